@@ -1,0 +1,331 @@
+//! How a `Redlock` is set up and connected.
+
+use std::time::Duration;
+
+use fred::types::config::Config;
+use futures::{FutureExt, future::select_all};
+use tokio::{
+    runtime::Handle,
+    sync::watch,
+    time::{Instant, timeout_at},
+};
+
+use crate::{
+    clock::{Clock, due_after},
+    error::{ConnectError, NodeOutcome, NodeReport, NodeReports},
+    lane::{Lane, NodeState},
+    node::{
+        Node, NodeFailure, NodeName,
+        redis::{ConfigError, RedisNode},
+    },
+    options::{Defaults, LockOptions, OptionsError},
+    quorum::{Quorum, tally},
+    redlock::Redlock,
+    validity::ClockDrift,
+};
+
+/// Once a quorum is connected, how long the other nodes are waited for.
+const GRACE: Duration = Duration::from_millis(200);
+
+/// Sets up a [`Redlock`].
+///
+/// | option | default |
+/// |---|---|
+/// | `ttl` | 10 s |
+/// | `max_ttl` | 60 s |
+/// | `wait` | 30 s |
+/// | `node_timeout` | a tenth of the ttl, 1 ms to 200 ms |
+/// | `clock_drift` | 1 % of the ttl + 2 ms |
+/// | `connect_timeout` | 5 s |
+/// | `key_prefix` | `quorumlock:` |
+/// | `max_in_flight` | 1024 |
+#[derive(Debug)]
+#[must_use = "a builder does nothing until it is connected"]
+pub struct RedlockBuilder {
+    servers: Vec<Server>,
+    single_node: bool,
+    defaults: Defaults,
+    connect_timeout: Duration,
+    key_prefix: String,
+    max_in_flight: usize,
+}
+
+#[derive(Debug)]
+enum Server {
+    Url(String),
+    Config(Box<Config>),
+}
+
+impl RedlockBuilder {
+    pub(crate) fn new() -> Self {
+        Self {
+            servers: Vec::new(),
+            single_node: false,
+            defaults: Defaults::default(),
+            connect_timeout: Duration::from_secs(5),
+            key_prefix: "quorumlock:".to_owned(),
+            max_in_flight: 1024,
+        }
+    }
+
+    /// The independent masters, by URL: `redis://[[user:]password@]host[:port][/database]`, or
+    /// `rediss://` for TLS with the feature `rustls`. Three tolerate one failure, five two.
+    ///
+    /// Every client of the same locks has to be given the same masters: two lists that differ can
+    /// have disjoint majorities.
+    pub fn nodes<U: AsRef<str>>(mut self, urls: impl IntoIterator<Item = U>) -> Self {
+        self.single_node = false;
+        self.servers = urls.into_iter().map(|url| Server::Url(url.as_ref().to_owned())).collect();
+        self
+    }
+
+    /// One server alone; see [`Redlock::single_node`].
+    pub fn single_node(mut self, url: impl AsRef<str>) -> Self {
+        self = self.nodes([url]);
+        self.single_node = true;
+        self
+    }
+
+    /// The independent masters, by [fred](crate::fred) configurations: for what a URL cannot say.
+    ///
+    /// Server, credentials, database, protocol version and TLS are taken from them. Everything that
+    /// the protocol depends on (timeouts, attempts, reconnecting) is set by this library.
+    pub fn fred_configs(mut self, configs: impl IntoIterator<Item = Config>) -> Self {
+        let configs = configs.into_iter().map(|config| Server::Config(Box::new(config)));
+        self.servers = configs.collect();
+        self
+    }
+
+    /// How long a lock's keys live unless an acquisition says otherwise. Defaults to 10 s.
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.defaults.ttl = ttl;
+        self
+    }
+
+    /// The largest ttl that anyone may ask for. Defaults to 60 s.
+    pub fn max_ttl(mut self, max_ttl: Duration) -> Self {
+        self.defaults.max_ttl = max_ttl;
+        self
+    }
+
+    /// How long [`Redlock::acquire`] goes on trying, measured from the call. Defaults to 30 s.
+    pub fn wait(mut self, wait: Duration) -> Self {
+        self.defaults.wait = wait;
+        self
+    }
+
+    /// How long one node may take for one answer, measured from when it is asked. Defaults to a
+    /// tenth of the ttl, at least 1 ms and at most 200 ms.
+    pub fn node_timeout(mut self, node_timeout: Duration) -> Self {
+        self.defaults.node_timeout = Some(node_timeout);
+        self
+    }
+
+    /// What is allowed for clocks that run at different rates. Defaults to 1 % of the ttl + 2 ms.
+    pub fn clock_drift(mut self, drift: ClockDrift) -> Self {
+        self.defaults.drift = drift;
+        self
+    }
+
+    /// How long [`connect`](Self::connect) waits for a quorum, and how long any later attempt to
+    /// connect to a node may take. Defaults to 5 s.
+    pub fn connect_timeout(mut self, connect_timeout: Duration) -> Self {
+        self.connect_timeout = connect_timeout;
+        self
+    }
+
+    /// What the names of all keys begin with. Fleets of locks with different prefixes do not see each
+    /// other. Defaults to `quorumlock:`.
+    pub fn key_prefix(mut self, key_prefix: impl Into<String>) -> Self {
+        self.key_prefix = key_prefix.into();
+        self
+    }
+
+    /// How many votes may be queued for or sent to one node and not answered. Above it a node's
+    /// outcome is [`NodeFailure::Overloaded`] at once. Defaults to 1024.
+    pub fn max_in_flight(mut self, max_in_flight: usize) -> Self {
+        self.max_in_flight = max_in_flight;
+        self
+    }
+
+    /// Connects to all nodes at once.
+    ///
+    /// Returns when all are connected, or 200 ms after a quorum is: a minority that is down is picked
+    /// up when it comes.
+    ///
+    /// # Errors
+    ///
+    /// [`ConnectError`]. Options, URLs and configurations that cannot work, before anything is sent;
+    /// [`Unfit`](ConnectError::Unfit) as soon as any server says that it cannot serve;
+    /// [`NoQuorum`](ConnectError::NoQuorum) when fewer than a quorum could be reached within
+    /// [`connect_timeout`](Self::connect_timeout), with the reason for each.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: dropping the future closes what was opened.
+    pub async fn connect(self) -> Result<Redlock, ConnectError> {
+        let runtime = Handle::try_current().map_err(|_| ConnectError::NoRuntime)?;
+        self.check_options()?;
+        let nodes = self.redis_nodes()?;
+        let (lanes, tasks) =
+            nodes.into_iter().map(|node| Lane::start(node, self.max_in_flight, &runtime)).unzip();
+        let quorum = Quorum { lanes, clock: Clock::system() };
+        let key_prefix = self.key_prefix.into_boxed_str();
+        let redlock = Redlock::new(quorum, self.defaults, key_prefix, tasks);
+        match wait_for_quorum(&redlock, self.connect_timeout).await {
+            Ok(()) => Ok(redlock),
+            Err(error) => {
+                redlock.shutdown().await;
+                Err(error)
+            }
+        }
+    }
+
+    fn check_options(&self) -> Result<(), OptionsError> {
+        self.defaults.terms(LockOptions::new())?;
+        if self.connect_timeout.is_zero() {
+            return Err(OptionsError::Zero { name: "connect_timeout" });
+        }
+        if self.max_in_flight == 0 {
+            return Err(OptionsError::Zero { name: "max_in_flight" });
+        }
+        Ok(())
+    }
+
+    fn redis_nodes(&self) -> Result<Vec<RedisNode>, ConnectError> {
+        let nodes = self.servers.iter().map(|server| self.redis_node(server));
+        let nodes: Vec<RedisNode> = nodes.collect::<Result<_, _>>()?;
+        check_members(&nodes.iter().map(Node::name), self.single_node)?;
+        Ok(nodes)
+    }
+
+    fn redis_node(&self, server: &Server) -> Result<RedisNode, ConfigError> {
+        match server {
+            Server::Url(url) => RedisNode::from_url(url, self.connect_timeout),
+            Server::Config(config) => {
+                RedisNode::from_config(config.as_ref().clone(), self.connect_timeout)
+            }
+        }
+    }
+}
+
+impl Redlock {
+    /// Connects to independent masters, given by their URLs, with default options.
+    ///
+    /// See [`RedlockBuilder::connect`] for how long it waits and for what.
+    ///
+    /// # Errors
+    ///
+    /// [`ConnectError`]: URLs that cannot be used, servers that cannot serve, or fewer than a quorum
+    /// within 5 s.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: dropping the future closes what was opened.
+    pub async fn connect<U: AsRef<str>>(
+        urls: impl IntoIterator<Item = U>,
+    ) -> Result<Self, ConnectError> {
+        Self::builder().nodes(urls).connect().await
+    }
+
+    /// Connects to one server: the same algorithm with one node, which tolerates no failure.
+    ///
+    /// Right where the lock saves work rather than protects data: if that server crashes and
+    /// restarts empty, fails over to a replica or is restored, two clients can hold the lock.
+    ///
+    /// # Errors
+    ///
+    /// As for [`connect`](Self::connect).
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: dropping the future closes what was opened.
+    pub async fn single_node(url: impl AsRef<str>) -> Result<Self, ConnectError> {
+        Self::builder().single_node(url).connect().await
+    }
+
+    /// For everything that is not the default.
+    pub fn builder() -> RedlockBuilder {
+        RedlockBuilder::new()
+    }
+}
+
+/// Whether these are the members of a quorum.
+fn check_members<'a>(
+    names: &(impl Iterator<Item = &'a NodeName> + Clone),
+    single_node: bool,
+) -> Result<(), ConnectError> {
+    match names.clone().count() {
+        0 => return Err(ConnectError::NoNodes),
+        1 if !single_node => return Err(ConnectError::OneNode),
+        2 => tracing::warn!("two nodes tolerate no failure, like one; give three or five"),
+        _ => {}
+    }
+    for (place, node) in names.clone().enumerate() {
+        if names.clone().take(place).any(|earlier| earlier == node) {
+            return Err(ConnectError::Duplicate { node: node.clone() });
+        }
+    }
+    Ok(())
+}
+
+async fn wait_for_quorum(redlock: &Redlock, limit: Duration) -> Result<(), ConnectError> {
+    let started = Instant::now();
+    let mut deadline = started.checked_add(limit).unwrap_or(started);
+    let mut grace = None;
+    let mut states = redlock.states();
+    loop {
+        let seen: Vec<NodeState> =
+            states.iter_mut().map(|(_, state)| state.borrow_and_update().clone()).collect();
+        for ((node, _), state) in states.iter().zip(&seen) {
+            if let NodeState::Unreachable { cause: NodeFailure::Unfit { reason } } = state {
+                return Err(ConnectError::Unfit { node: node.clone(), reason: reason.clone() });
+            }
+        }
+        let connected = seen.iter().filter(|state| is_connected(state)).count();
+        let quorum = tally::quorum(seen.len());
+        if connected == seen.len() {
+            return Ok(());
+        }
+        if connected >= quorum {
+            deadline = *grace.get_or_insert_with(|| due_after(GRACE));
+        }
+        let changes = states.iter_mut().map(|(_, state)| state.changed().boxed());
+        if timeout_at(deadline, select_all(changes)).await.is_err() {
+            if connected >= quorum {
+                return Ok(());
+            }
+            let nodes = unconnected(&states, seen);
+            return Err(ConnectError::NoQuorum { connected, quorum, waited: limit, nodes });
+        }
+    }
+}
+
+fn is_connected(state: &NodeState) -> bool {
+    match state {
+        NodeState::Voting | NodeState::CatchingUp | NodeState::Unresponsive => true,
+        NodeState::Connecting | NodeState::Unreachable { .. } | NodeState::ShutDown => false,
+    }
+}
+
+fn unconnected(
+    states: &[(NodeName, watch::Receiver<NodeState>)],
+    seen: Vec<NodeState>,
+) -> NodeReports {
+    let reports = states.iter().zip(seen).filter(|(_, state)| !is_connected(state)).map(
+        |((node, _), state)| {
+            let failure = match state {
+                NodeState::Unreachable { cause } => cause,
+                NodeState::ShutDown => NodeFailure::ShutDown,
+                NodeState::Connecting
+                | NodeState::Voting
+                | NodeState::CatchingUp
+                | NodeState::Unresponsive => NodeFailure::Unreachable {
+                    cause: "no answer to the connection attempt".to_owned(),
+                },
+            };
+            NodeReport { node: node.clone(), outcome: NodeOutcome::Failed(failure) }
+        },
+    );
+    NodeReports(reports.collect())
+}

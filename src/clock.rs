@@ -1,0 +1,93 @@
+//! Points in time by a clock that goes on while the machine sleeps.
+//!
+//! A lock's key on a server expires whether or not the holder's machine was suspended meanwhile, so
+//! the holder's clock has to count that time too. `CLOCK_BOOTTIME` does on Linux and `CLOCK_MONOTONIC`
+//! does on macOS; `std::time::Instant` does on neither. On other systems the standard clock is used.
+//! No clock helps against a hypervisor that stops the guest's clocks; fencing tokens do.
+
+use std::time::Duration;
+
+/// A point in time, as the time since an arbitrary origin that is fixed for the process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Moment(Duration);
+
+impl Moment {
+    /// This moment, moved into the future by `span`; the end of time where that would overflow.
+    pub(crate) fn plus(self, span: Duration) -> Self {
+        Self(self.0.saturating_add(span))
+    }
+
+    /// How long after `earlier` this moment is; zero when it is not after it.
+    pub(crate) fn since(self, earlier: Self) -> Duration {
+        self.0.saturating_sub(earlier.0)
+    }
+}
+
+/// Where moments come from.
+///
+/// A value rather than a function, so that a test can hand in a clock of its own.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Clock {
+    read: fn() -> Duration,
+}
+
+impl Clock {
+    /// The clock of this machine.
+    pub(crate) const fn system() -> Self {
+        Self { read: since_origin }
+    }
+
+    /// Reads the clock. A decision reads it once.
+    pub(crate) fn now(self) -> Moment {
+        Moment((self.read)())
+    }
+}
+
+/// When a timer of `span` from now is due. Timers do not count suspend: no validity rests on one.
+pub(crate) fn due_after(span: Duration) -> tokio::time::Instant {
+    let now = tokio::time::Instant::now();
+    now.checked_add(span).unwrap_or(now)
+}
+
+#[cfg(unix)]
+fn since_origin() -> Duration {
+    use rustix::time::{ClockId, clock_gettime};
+
+    #[cfg(target_os = "linux")]
+    const COUNTS_SUSPEND: ClockId = ClockId::Boottime;
+    #[cfg(not(target_os = "linux"))]
+    const COUNTS_SUSPEND: ClockId = ClockId::Monotonic;
+
+    let read = clock_gettime(COUNTS_SUSPEND);
+    // Both are never negative on these clocks.
+    Duration::new(u64::try_from(read.tv_sec).unwrap_or(0), u32::try_from(read.tv_nsec).unwrap_or(0))
+}
+
+#[cfg(not(unix))]
+#[expect(clippy::disallowed_methods, reason = "this is the clock module that reads it for all")]
+fn since_origin() -> Duration {
+    use std::{sync::OnceLock, time::Instant};
+
+    static ORIGIN: OnceLock<Instant> = OnceLock::new();
+    ORIGIN.get_or_init(Instant::now).elapsed()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_clock_goes_forward() {
+        let clock = Clock::system();
+        let first = clock.now();
+        let second = clock.now();
+        assert!(second >= first);
+        assert_eq!(first.since(second.plus(Duration::from_secs(1))), Duration::ZERO);
+    }
+
+    #[test]
+    fn moments_do_not_overflow() {
+        let end = Clock::system().now().plus(Duration::MAX).plus(Duration::MAX);
+        assert_eq!(end.plus(Duration::from_secs(1)), end);
+    }
+}

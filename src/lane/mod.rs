@@ -1,0 +1,206 @@
+//! One task per node, which alone talks to it.
+//!
+//! Rounds come and go, and futures are dropped at any point; what is owed to a node outlives them.
+//! So each node has a lane: a queue with one worker that keeps the connection, the calls in flight
+//! and the releases that the node has not answered. A round only puts requests into the queue, which
+//! never waits, works outside a runtime, and cannot be half done.
+//!
+//! Invariants:
+//!
+//! 1. A release goes out after every acquire of the same owner that was put into the queue before.
+//! 2. A release stays owed until the node has answered it, over any number of connections.
+//! 3. No vote is sent on a connection before the node has answered every release that was owed when
+//!    the connection was made or came back to life. This bounds what can pile up on a flapping node.
+//! 4. A call is answered exactly once, also when its connection is lost, and never by waiting for a
+//!    node that is known not to answer.
+//! 5. At most `max_in_flight` votes are in the queue and on the wire together.
+
+mod ledger;
+mod worker;
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::{
+    runtime::Handle,
+    sync::{mpsc, oneshot, watch},
+    task::JoinHandle,
+};
+
+use crate::{
+    node::{Node, NodeFailure, NodeName, Operation, Outcome},
+    owner_id::OwnerId,
+    resource::Key,
+};
+
+/// Whether a node is asked for its vote, and why not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum NodeState {
+    /// No attempt to connect has ended yet.
+    Connecting,
+    /// Connected and answering: it is asked.
+    Voting,
+    /// Connected, but first the releases that it missed have to be answered. Not asked.
+    CatchingUp,
+    /// A command was not answered in time: the node seems frozen. Not asked until it answers.
+    Unresponsive,
+    /// There is no connection; attempts go on. Not asked.
+    Unreachable {
+        /// What the last attempt or the last connection ended with.
+        cause: NodeFailure,
+    },
+    /// The `Redlock` was shut down.
+    ShutDown,
+}
+
+/// What is known of one node, at one moment.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct NodeStatus {
+    /// The node: `host:port`.
+    pub node: NodeName,
+    /// Whether it is asked for its vote.
+    pub state: NodeState,
+    /// Votes queued for it or sent to it and not answered.
+    pub in_flight: usize,
+    /// The bound on `in_flight`; above it a vote is *unknown: overloaded* at once.
+    pub max_in_flight: usize,
+    /// Releases that it has not answered yet.
+    pub owed_releases: usize,
+}
+
+/// Where the outcome of a call goes: to the place of this node in a round.
+#[derive(Debug)]
+pub(crate) struct ReplyTo {
+    pub(crate) place: usize,
+    pub(crate) round: mpsc::UnboundedSender<(usize, Outcome)>,
+}
+
+impl ReplyTo {
+    /// The round may be over; then nobody wants to know.
+    fn send(self, outcome: Outcome) {
+        drop(self.round.send((self.place, outcome)));
+    }
+}
+
+/// Counts one vote against the bound for as long as it exists.
+#[derive(Debug)]
+struct Permit(Arc<AtomicUsize>);
+
+impl Permit {
+    fn take(in_flight: &Arc<AtomicUsize>, max: usize) -> Option<Self> {
+        let permit = Self(Arc::clone(in_flight));
+        (in_flight.fetch_add(1, Ordering::Relaxed) < max).then_some(permit)
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[derive(Debug)]
+enum Request {
+    Vote { operation: Operation, timeout: Duration, reply_to: ReplyTo, permit: Permit },
+    Release { key: Key, owner: OwnerId, timeout: Duration, reply_to: Option<ReplyTo> },
+    ShutDown { undelivered: oneshot::Sender<usize> },
+}
+
+/// The handle of a node's lane. The worker ends after the last handle and what it owes.
+#[derive(Debug)]
+pub(crate) struct Lane {
+    name: NodeName,
+    requests: mpsc::UnboundedSender<Request>,
+    in_flight: Arc<AtomicUsize>,
+    max_in_flight: usize,
+    owed: Arc<AtomicUsize>,
+    state: watch::Receiver<NodeState>,
+}
+
+impl Lane {
+    /// Starts the lane of `node`. The task ends by itself; see [`Lane`].
+    pub(crate) fn start<N: Node>(
+        node: N,
+        max_in_flight: usize,
+        runtime: &Handle,
+    ) -> (Self, JoinHandle<()>) {
+        let (requests, queue) = mpsc::unbounded_channel();
+        let (state_tx, state) = watch::channel(NodeState::Connecting);
+        let owed = Arc::new(AtomicUsize::new(0));
+        let lane = Self {
+            name: node.name().clone(),
+            requests,
+            in_flight: Arc::new(AtomicUsize::new(0)),
+            max_in_flight,
+            owed: Arc::clone(&owed),
+            state,
+        };
+        let worker = worker::Worker::new(node, queue, max_in_flight, state_tx, owed);
+        #[expect(clippy::disallowed_methods, reason = "the one place that spawns")]
+        let task = runtime.spawn(worker.run());
+        (lane, task)
+    }
+
+    pub(crate) fn name(&self) -> &NodeName {
+        &self.name
+    }
+
+    /// Puts a vote into the queue. It is answered in any case, at once if it cannot be sent.
+    pub(crate) fn vote(&self, operation: Operation, timeout: Duration, reply_to: ReplyTo) {
+        let Some(permit) = Permit::take(&self.in_flight, self.max_in_flight) else {
+            reply_to.send(Err(NodeFailure::Overloaded { in_flight: self.max_in_flight }));
+            return;
+        };
+        self.put(Request::Vote { operation, timeout, reply_to, permit });
+    }
+
+    /// Owes a release to the node. Never waits, never fails: after a shutdown the ttl does it.
+    pub(crate) fn release(
+        &self,
+        key: Key,
+        owner: OwnerId,
+        timeout: Duration,
+        reply_to: Option<ReplyTo>,
+    ) {
+        self.put(Request::Release { key, owner, timeout, reply_to });
+    }
+
+    /// Ends the lane after what it owes, or after a bound. The number of releases that the node has
+    /// not answered by then.
+    pub(crate) async fn shut_down(&self) -> usize {
+        let (undelivered, answer) = oneshot::channel();
+        self.put(Request::ShutDown { undelivered });
+        answer.await.unwrap_or(0)
+    }
+
+    fn put(&self, request: Request) {
+        let Err(mpsc::error::SendError(request)) = self.requests.send(request) else { return };
+        match request {
+            Request::Vote { reply_to, .. } | Request::Release { reply_to: Some(reply_to), .. } => {
+                reply_to.send(Err(NodeFailure::ShutDown));
+            }
+            Request::Release { reply_to: None, .. } | Request::ShutDown { .. } => {}
+        }
+    }
+
+    pub(crate) fn state(&self) -> watch::Receiver<NodeState> {
+        self.state.clone()
+    }
+
+    pub(crate) fn status(&self) -> NodeStatus {
+        NodeStatus {
+            node: self.name.clone(),
+            state: self.state.borrow().clone(),
+            in_flight: self.in_flight.load(Ordering::Relaxed),
+            max_in_flight: self.max_in_flight,
+            owed_releases: self.owed.load(Ordering::Relaxed),
+        }
+    }
+}

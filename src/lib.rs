@@ -1,0 +1,90 @@
+//! Distributed locks on Redis and Valkey that never hang, leave no key behind, and say when they are
+//! lost.
+//!
+//! ```no_run
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! use quorumlock::Redlock;
+//!
+//! let redlock =
+//!     Redlock::connect(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"]).await?;
+//! let guard = redlock.acquire("orders:42").await?;
+//! // … what only one may do, finished within guard.remaining() …
+//! guard.release().await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! A lock is held when a majority of independent masters granted it ([Redlock]). So it survives the
+//! failure of a minority of them, and a node that is slow, frozen or dead costs nothing but its vote.
+//!
+//! # The picture
+//!
+//! ```text
+//!  you ── acquire("orders:42") ──► Redlock ──► LockGuard ── remaining(), extend(), release()
+//!                                     │            │
+//!                                    quorum: rounds, votes, validity
+//!                                     │    │    │
+//!                                   lane  lane  lane     one per node: order, in flight, owed releases
+//!                                     │    │    │
+//!                                   node  node  node     one connection after another
+//! ```
+//!
+//! # The nouns
+//!
+//! - [`Redlock`]: a fixed set of nodes, and what is locked on them.
+//! - **node**: one independent Redis or Valkey master. [`Redlock::nodes`] shows how they are.
+//! - **resource**: what is locked, by name.
+//! - **quorum**: ⌊N/2⌋ + 1 of the *configured* nodes.
+//! - **ttl**: how long a node keeps the lock's key. **validity**: what is left of it after the time
+//!   that the round took and the clocks' drift: what a holder may rely on.
+//! - [`LockGuard`]: a held lock.
+//! - **owner id**: the random value of one attempt, by which a node knows whose a key is.
+//!
+//! # What it does not do
+//!
+//! - It does not stop a holder that is paused beyond its validity from waking up and going on. No lock
+//!   service can; what is written under a lock has to be able to refuse a late writer.
+//! - It does not renew by itself yet: [`LockGuard::extend`] does.
+//! - It does not yet notice a master that restarted empty: until it does, restart such a master only
+//!   after the longest ttl in use, as the Redis documentation advises.
+//! - It does not work on Redis Cluster or behind Sentinel: nodes have to be independent.
+//!
+//! What is promised, on which assumptions, stands in `docs/guarantees.md`.
+//!
+//! # Features
+//!
+//! - `rustls`: `rediss://` and `valkeys://` URLs.
+//!
+//! [Redlock]: https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/
+
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
+// Bottom-up: a module uses only modules declared above it. `tests/it/layering.rs` checks that.
+mod clock;
+mod validity;
+mod backoff;
+mod options;
+mod resource;
+mod owner_id;
+pub mod node;
+mod error;
+mod lane;
+mod quorum;
+mod guard;
+mod redlock;
+mod builder;
+
+pub use fred;
+
+pub use builder::RedlockBuilder;
+pub use error::{
+    AcquireError, ConnectError, ExtendError, FailedAttempt, NodeOutcome, NodeReport, NodeReports,
+    ReleaseError,
+};
+pub use guard::LockGuard;
+pub use lane::{NodeState, NodeStatus};
+pub use options::{LockOptions, OptionsError};
+pub use owner_id::OwnerId;
+pub use redlock::{Drained, Redlock};
+pub use resource::Key;
+pub use validity::ClockDrift;

@@ -1,0 +1,313 @@
+//! What one master can do, and the ways in which it can fail to.
+//!
+//! [`Node`] is the port between the protocol and a server. It hands out one [`Link`] after another:
+//! a link is one connection, and a value, so that "before the reconnect" and "after" cannot be
+//! confused. Everything above is written against this port and does not know what is behind it.
+
+pub mod script;
+pub mod redis;
+
+use std::{fmt, future::Future, sync::Arc, time::Duration};
+
+use crate::{owner_id::OwnerId, resource::Key};
+
+/// A node's name: `host:port`, without credentials.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NodeName(Arc<str>);
+
+impl NodeName {
+    /// A name, as configured.
+    #[must_use]
+    pub fn new(name: &str) -> Self {
+        Self(Arc::from(name))
+    }
+
+    /// The name as text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for NodeName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for NodeName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// One thing to do on one node, in one step: a script, except for `Ping`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Operation {
+    /// Set the key if there is none.
+    Acquire {
+        /// The lock's key.
+        key: Key,
+        /// Whose it becomes.
+        owner: OwnerId,
+        /// How long the key lives, in whole milliseconds.
+        ttl_ms: u64,
+    },
+    /// Let the key live for at least this long if it is still the owner's. Never shortens.
+    Extend {
+        /// The lock's key.
+        key: Key,
+        /// Whose it has to be.
+        owner: OwnerId,
+        /// How long the key is to live, in whole milliseconds.
+        ttl_ms: u64,
+    },
+    /// Delete the key if it is still the owner's.
+    Release {
+        /// The lock's key.
+        key: Key,
+        /// Whose it has to be.
+        owner: OwnerId,
+    },
+    /// Nothing. Its answer proves that everything written before it on the same link was executed.
+    Ping,
+}
+
+impl Operation {
+    /// Whose key it is about.
+    #[must_use]
+    pub const fn owner(&self) -> Option<OwnerId> {
+        match self {
+            Self::Acquire { owner, .. }
+            | Self::Extend { owner, .. }
+            | Self::Release { owner, .. } => Some(*owner),
+            Self::Ping => None,
+        }
+    }
+}
+
+/// What a node said: a fact, established in one atomic step on the node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Answer {
+    /// It did as asked: the key is set, was still ours and lives on, or was ours and is deleted.
+    Done,
+    /// There is no such key (to extend or to release).
+    Missing,
+    /// The key is somebody else's.
+    Taken {
+        /// How long the key still lives by the node's clock. `None`: it has no ttl, so it was not
+        /// set by this library and only a person can remove it.
+        remaining: Option<Duration>,
+    },
+}
+
+/// Why a node gave no usable answer. Whatever the variant, it is neither a grant nor a refusal.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum NodeFailure {
+    /// Sent, but not answered in time. It may still be executed.
+    #[error("no answer within {after:?}")]
+    Timeout {
+        /// How long it was waited for.
+        after: Duration,
+    },
+    /// Sent, but the connection was lost before the answer. It may have been executed.
+    #[error("connection lost before the answer: {cause}")]
+    Disconnected {
+        /// What the connection ended with.
+        cause: String,
+    },
+    /// Not sent: there is no connection.
+    #[error("not connected: {cause}")]
+    Unreachable {
+        /// Why there is none.
+        cause: String,
+    },
+    /// Not sent: an earlier command is still without an answer, the node seems frozen.
+    #[error("not responding, not asked")]
+    Unresponsive,
+    /// Not sent: the bound on what may be in flight to one node was reached.
+    #[error("overloaded: {in_flight} commands in flight")]
+    Overloaded {
+        /// The bound.
+        in_flight: usize,
+    },
+    /// Not sent: the `Redlock` was shut down.
+    #[error("shut down")]
+    ShutDown,
+    /// The node does not know the script, so it certainly executed nothing.
+    #[error("script not loaded on the node")]
+    NoScript,
+    /// The node answered with an error.
+    #[error("the node answered: {message}")]
+    Rejected {
+        /// The server's own words.
+        message: String,
+    },
+    /// The server cannot serve as a node and trying again will not change that: wrong password, not
+    /// a Redis or Valkey server.
+    #[error("{reason}")]
+    Unfit {
+        /// Why not.
+        reason: String,
+    },
+}
+
+impl NodeFailure {
+    /// Whether the operation may have been executed, now or later: only `false` is a certainty.
+    #[must_use]
+    pub fn may_have_run(&self) -> bool {
+        match self {
+            Self::Timeout { .. } | Self::Disconnected { .. } | Self::Rejected { .. } => true,
+            Self::Unreachable { .. }
+            | Self::Unresponsive
+            | Self::Overloaded { .. }
+            | Self::ShutDown
+            | Self::NoScript
+            | Self::Unfit { .. } => false,
+        }
+    }
+
+    /// Whether asking the same thing again is pointless: the server understood and will not.
+    pub(crate) fn is_final_rejection(&self) -> bool {
+        match self {
+            Self::Rejected { message } => {
+                let code = message.split_whitespace().next().unwrap_or_default();
+                matches!(code, "NOPERM" | "WRONGTYPE" | "ERR")
+            }
+            Self::Timeout { .. }
+            | Self::Disconnected { .. }
+            | Self::Unreachable { .. }
+            | Self::Unresponsive
+            | Self::Overloaded { .. }
+            | Self::ShutDown
+            | Self::NoScript
+            | Self::Unfit { .. } => false,
+        }
+    }
+}
+
+/// An answer or the reason why there is none.
+pub type Outcome = Result<Answer, NodeFailure>;
+
+/// Which process a link leads to, and what that process calls the link.
+///
+/// Kept after the link is gone: what was written to it may still sit in the server's buffers, and
+/// only with its id can the next link have it closed unread.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LinkId {
+    /// The server process' `run_id`, a new one at each start.
+    pub run_id: String,
+    /// `CLIENT ID`; `None` when the server does not tell.
+    pub client_id: Option<i64>,
+}
+
+/// How a script is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SendAs {
+    /// By its SHA-1 digest (`EVALSHA`), which fails with [`NodeFailure::NoScript`] where the server
+    /// has forgotten it.
+    Digest,
+    /// By its text (`EVAL`), which the server remembers.
+    Text,
+}
+
+/// One master. Hands out connections to it.
+///
+/// This trait is sealed: its contract is what the conformance suite checks, and it grows with the
+/// protocol. It is public so that the suite can be read and run, not to be implemented elsewhere.
+pub trait Node: sealed::Sealed + Send + Sync + 'static {
+    /// A connection to this node.
+    type Link: Link;
+
+    /// The node's name.
+    fn name(&self) -> &NodeName;
+
+    /// Connects, has what remains of the `stale` links to the same process closed unread, and makes
+    /// the scripts known. Bounded in time by the node itself.
+    ///
+    /// # Errors
+    ///
+    /// [`NodeFailure::Unreachable`] where another try may help, [`NodeFailure::Unfit`] where not.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: dropping the future closes the half-made connection.
+    fn connect(
+        &self,
+        stale: &[LinkId],
+    ) -> impl Future<Output = Result<Self::Link, NodeFailure>> + Send;
+}
+
+/// One connection to one master. Operations run in the order in which they were first polled.
+pub trait Link: sealed::Sealed + Send + Sync + 'static {
+    /// Which connection this is.
+    fn id(&self) -> &LinkId;
+
+    /// Sends one operation and waits for its answer, for at most `timeout` from now.
+    ///
+    /// # Errors
+    ///
+    /// [`Timeout`](NodeFailure::Timeout) and [`Disconnected`](NodeFailure::Disconnected), after which
+    /// the operation may still be executed; [`NoScript`](NodeFailure::NoScript) and
+    /// [`Rejected`](NodeFailure::Rejected), which the server said.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future does not take the operation back: it may be executed all the same.
+    fn call(
+        &self,
+        operation: &Operation,
+        send_as: SendAs,
+        timeout: Duration,
+    ) -> impl Future<Output = Outcome> + Send + 'static;
+
+    /// Resolves when the connection has ended, with the cause. Cancel safe.
+    fn closed(&mut self) -> impl Future<Output = String> + Send;
+
+    /// Ends the connection and waits until nothing of it is left on this side.
+    fn close(self) -> impl Future<Output = ()> + Send;
+}
+
+pub(crate) mod sealed {
+    /// Keeps [`Node`](super::Node) and [`Link`](super::Link) ours.
+    #[expect(unnameable_types, reason = "that is what seals the traits")]
+    pub trait Sealed {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_was_certainly_not_sent_is_certain() {
+        let sent = [
+            NodeFailure::Timeout { after: Duration::ZERO },
+            NodeFailure::Disconnected { cause: String::new() },
+            NodeFailure::Rejected { message: "OOM command not allowed".into() },
+        ];
+        let unsent = [
+            NodeFailure::Unreachable { cause: String::new() },
+            NodeFailure::Unresponsive,
+            NodeFailure::Overloaded { in_flight: 1 },
+            NodeFailure::ShutDown,
+            NodeFailure::NoScript,
+            NodeFailure::Unfit { reason: String::new() },
+        ];
+        assert!(sent.iter().all(NodeFailure::may_have_run));
+        assert!(!unsent.iter().any(NodeFailure::may_have_run));
+    }
+
+    #[test]
+    fn a_busy_or_loading_server_is_asked_again_and_a_forbidding_one_is_not() {
+        let rejected = |message: &str| NodeFailure::Rejected { message: message.into() };
+        assert!(rejected("NOPERM this user has no permissions").is_final_rejection());
+        assert!(rejected("WRONGTYPE Operation against a key").is_final_rejection());
+        for passing in ["BUSY Redis is busy", "LOADING Redis is loading", "MISCONF Errors writing"]
+        {
+            assert!(!rejected(passing).is_final_rejection(), "{passing}");
+        }
+    }
+}

@@ -1,0 +1,343 @@
+//! A Redis or Valkey server as a [`Node`], through fred.
+//!
+//! One fred client is one connection and is never reconnected: after a loss a new client is made.
+//! fred's own reconnecting would replay what was queued and would let commands flow before the old
+//! connection is known to be dead.
+//!
+//! Invariants:
+//!
+//! 1. Scripts go out as custom commands, because fred ignores options on `eval` and `evalsha`.
+//! 2. Each has a timeout of fred's own, which takes a command back that is not yet written, one
+//!    attempt, and fails at once without a connection.
+//! 3. A call's future is polled to its end by the lane: fred sends what a dropped future asked for.
+
+mod config;
+
+pub use config::ConfigError;
+
+use std::time::Duration;
+
+use fred::{
+    clients::Client,
+    error::{Error, ErrorKind},
+    interfaces::ClientLike,
+    types::{
+        CustomCommand, Value,
+        config::{Config, ConnectionConfig, Options, PerformanceConfig, TcpConfig},
+    },
+};
+use tokio_util::task::AbortOnDropHandle;
+
+use super::{
+    Answer, Link, LinkId, Node, NodeFailure, NodeName, Operation, Outcome, SendAs,
+    script::{self, Script},
+    sealed::Sealed,
+};
+
+/// A Redis or Valkey server that stands alone.
+#[derive(Debug)]
+pub struct RedisNode {
+    name: NodeName,
+    config: Config,
+    connect_timeout: Duration,
+}
+
+impl RedisNode {
+    /// A node from a URL: `redis://[[user:]password@]host[:port][/database]`, or `rediss://` for TLS
+    /// with the feature `rustls`. `connect_timeout` bounds each attempt to connect.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError`], which names the URL without its credentials.
+    pub fn from_url(url: &str, connect_timeout: Duration) -> Result<Self, ConfigError> {
+        Self::from_config(config::parse_url(url)?, connect_timeout)
+    }
+
+    /// A node from a fred configuration for one server that stands alone.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError`] for a cluster or sentinel configuration.
+    pub fn from_config(config: Config, connect_timeout: Duration) -> Result<Self, ConfigError> {
+        let name = config::node_name(&config)?;
+        Ok(Self { name, config, connect_timeout })
+    }
+
+    /// The parts of the configuration that the protocol depends on are set here, whatever it says.
+    fn client(&self) -> Client {
+        let config = Config { fail_fast: true, ..self.config.clone() };
+        let connection = ConnectionConfig {
+            connection_timeout: self.connect_timeout,
+            internal_command_timeout: self.connect_timeout,
+            max_command_attempts: 1,
+            tcp: TcpConfig { nodelay: Some(true), ..TcpConfig::default() },
+            ..ConnectionConfig::default()
+        };
+        let performance = PerformanceConfig {
+            default_command_timeout: self.connect_timeout,
+            ..PerformanceConfig::default()
+        };
+        Client::new(config, Some(performance), Some(connection), None)
+    }
+
+    async fn open(&self) -> Result<(Client, Task), NodeFailure> {
+        let client = self.client();
+        let mut task = AbortOnDropHandle::new(client.connect());
+        while !client.is_connected() {
+            tokio::select! {
+                biased;
+                ended = &mut task => return Err(match ended {
+                    Ok(Err(error)) => not_connected(&error),
+                    Ok(Ok(())) | Err(_) => unreachable("the connection was closed"),
+                }),
+                // fred subscribes to the event only after it looked at the state, so that the event
+                // can be missed in between: look again soon.
+                _ = tokio::time::timeout(LOOK_AGAIN, client.wait_for_connect()) => {}
+            }
+        }
+        Ok((client, task))
+    }
+}
+
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
+
+type Task = AbortOnDropHandle<Result<(), Error>>;
+
+impl Sealed for RedisNode {}
+
+impl Node for RedisNode {
+    type Link = RedisLink;
+
+    fn name(&self) -> &NodeName {
+        &self.name
+    }
+
+    async fn connect(&self, stale: &[LinkId]) -> Result<RedisLink, NodeFailure> {
+        let (client, task) = tokio::time::timeout(self.connect_timeout, self.open())
+            .await
+            .unwrap_or_else(|_| Err(unreachable("no answer to the connection attempt")))?;
+        let setup = Setup { client: &client, timeout: self.connect_timeout };
+        let run_id = setup.run_id().await?;
+        let client_id = setup.client_id().await?;
+        for old in stale.iter().filter(|old| old.run_id == run_id) {
+            setup.kill(old).await?;
+        }
+        let digests = Digests {
+            acquire: setup.load(Script::Acquire).await?,
+            extend: setup.load(Script::Extend).await?,
+            release: setup.load(Script::Release).await?,
+        };
+        Ok(RedisLink { id: LinkId { run_id, client_id }, client, task, digests })
+    }
+}
+
+/// A connection to a Redis or Valkey server.
+#[derive(Debug)]
+pub struct RedisLink {
+    id: LinkId,
+    client: Client,
+    task: Task,
+    digests: Digests,
+}
+
+/// The scripts' SHA-1 digests, as the server computed them.
+#[derive(Debug)]
+struct Digests {
+    acquire: Value,
+    extend: Value,
+    release: Value,
+}
+
+impl Sealed for RedisLink {}
+
+impl Link for RedisLink {
+    fn id(&self) -> &LinkId {
+        &self.id
+    }
+
+    fn call(
+        &self,
+        operation: &Operation,
+        send_as: SendAs,
+        timeout: Duration,
+    ) -> impl Future<Output = Outcome> + Send + 'static {
+        let (command, args) = self.request(operation, send_as);
+        let reply = send(&self.client, command, args, timeout);
+        async move {
+            match reply.await {
+                Ok(value) => decode(&value),
+                Err(error) => Err(failed_call(&error, timeout)),
+            }
+        }
+    }
+
+    async fn closed(&mut self) -> String {
+        match (&mut self.task).await {
+            Ok(Err(error)) => error.details().to_owned(),
+            Ok(Ok(())) | Err(_) => "closed".to_owned(),
+        }
+    }
+
+    async fn close(self) {
+        self.task.abort();
+        // The task's end is all that is waited for; that it was aborted is known.
+        drop(self.task.await);
+    }
+}
+
+impl RedisLink {
+    fn request(&self, operation: &Operation, send_as: SendAs) -> (&'static str, Vec<Value>) {
+        let (script, digest, key, owner, ttl_ms) = match operation {
+            Operation::Acquire { key, owner, ttl_ms } => {
+                (Script::Acquire, &self.digests.acquire, key, owner, Some(*ttl_ms))
+            }
+            Operation::Extend { key, owner, ttl_ms } => {
+                (Script::Extend, &self.digests.extend, key, owner, Some(*ttl_ms))
+            }
+            Operation::Release { key, owner } => {
+                (Script::Release, &self.digests.release, key, owner, None)
+            }
+            Operation::Ping => return ("PING", Vec::new()),
+        };
+        let (command, body) = match send_as {
+            SendAs::Digest => ("EVALSHA", digest.clone()),
+            SendAs::Text => ("EVAL", Value::from_static_str(script.text())),
+        };
+        let mut args = vec![body, Value::Integer(1), key.as_str().into(), owner.to_string().into()];
+        args.extend(ttl_ms.map(|ms| Value::from(ms.to_string())));
+        (command, args)
+    }
+}
+
+/// Sends one command with the options that a vote needs. See the module's invariants.
+fn send(
+    client: &Client,
+    command: &'static str,
+    args: Vec<Value>,
+    timeout: Duration,
+) -> impl Future<Output = Result<Value, Error>> + Send + 'static {
+    let options = Options {
+        timeout: Some(timeout),
+        max_attempts: Some(1),
+        fail_fast: true,
+        ..Options::default()
+    };
+    let client = client.with_options(&options);
+    let command = CustomCommand::new_static(command, None::<u16>, false);
+    async move { client.custom(command, args).await }
+}
+
+fn decode(value: &Value) -> Outcome {
+    let answer = match value {
+        Value::Array(items) => match items.as_slice() {
+            [Value::Integer(code), Value::Integer(ms)] => script::answer(*code, *ms),
+            _ => None,
+        },
+        Value::String(_) | Value::Bytes(_) => Some(Answer::Done),
+        Value::Boolean(_)
+        | Value::Integer(_)
+        | Value::Double(_)
+        | Value::Null
+        | Value::Queued
+        | Value::Map(_) => None,
+    };
+    answer.ok_or_else(|| NodeFailure::Rejected { message: format!("unexpected reply {value:?}") })
+}
+
+/// What a failed call says about the operation. In doubt, that it may have run.
+fn failed_call(error: &Error, timeout: Duration) -> NodeFailure {
+    let details = error.details();
+    if details.starts_with("NOSCRIPT") {
+        return NodeFailure::NoScript;
+    }
+    #[expect(clippy::wildcard_enum_match_arm, reason = "fred has more kinds with more features")]
+    match error.kind() {
+        ErrorKind::Timeout => NodeFailure::Timeout { after: timeout },
+        ErrorKind::IO | ErrorKind::Canceled | ErrorKind::Protocol | ErrorKind::Parse => {
+            NodeFailure::Disconnected { cause: details.to_owned() }
+        }
+        // Everything else is an error that the server sent.
+        _ => NodeFailure::Rejected { message: details.to_owned() },
+    }
+}
+
+/// What a failed connection attempt says about the server.
+fn not_connected(error: &Error) -> NodeFailure {
+    let details = error.details();
+    let unfit = |reason: String| NodeFailure::Unfit { reason };
+    #[expect(clippy::wildcard_enum_match_arm, reason = "fred has more kinds with more features")]
+    match error.kind() {
+        ErrorKind::Auth | ErrorKind::Config | ErrorKind::Url => unfit(details.to_owned()),
+        ErrorKind::Protocol | ErrorKind::Parse => {
+            unfit(format!("not a Redis or Valkey server: {details}"))
+        }
+        _ if details.starts_with("ERR AUTH")
+            || details.starts_with("NOPERM")
+            || details.contains("DB index") =>
+        {
+            unfit(details.to_owned())
+        }
+        _ => unreachable(details),
+    }
+}
+
+fn unreachable(cause: &str) -> NodeFailure {
+    NodeFailure::Unreachable { cause: cause.to_owned() }
+}
+
+/// The first commands on a new connection, before anybody else uses it.
+struct Setup<'a> {
+    client: &'a Client,
+    timeout: Duration,
+}
+
+impl Setup<'_> {
+    async fn ask(&self, command: &'static str, args: &[&str]) -> Result<Value, NodeFailure> {
+        let args = args.iter().map(|arg| Value::from(*arg)).collect();
+        send(self.client, command, args, self.timeout).await.map_err(|error| not_connected(&error))
+    }
+
+    async fn run_id(&self) -> Result<String, NodeFailure> {
+        let info = self.ask("INFO", &["server"]).await?;
+        info.as_str()
+            .as_deref()
+            .and_then(|info| info.lines().find_map(|line| line.strip_prefix("run_id:")))
+            .map(|run_id| run_id.trim().to_owned())
+            .ok_or_else(|| NodeFailure::Unfit {
+                reason: "not a Redis or Valkey server: its INFO has no run_id".to_owned(),
+            })
+    }
+
+    async fn client_id(&self) -> Result<Option<i64>, NodeFailure> {
+        Ok(self.allowed("CLIENT", &["ID"]).await?.and_then(|id| id.as_i64()))
+    }
+
+    /// Closes what is left of an old connection to the same process, unread. Should the server not
+    /// let us, a command in its buffers can still run later; its ttl bounds what that leaves.
+    async fn kill(&self, old: &LinkId) -> Result<(), NodeFailure> {
+        if let Some(id) = old.client_id {
+            self.allowed("CLIENT", &["KILL", "ID", &id.to_string()]).await?;
+        }
+        Ok(())
+    }
+
+    /// `None` where the server forbids the command, as managed servers do.
+    async fn allowed(
+        &self,
+        command: &'static str,
+        args: &[&str],
+    ) -> Result<Option<Value>, NodeFailure> {
+        match self.ask(command, args).await {
+            Ok(value) => Ok(Some(value)),
+            Err(NodeFailure::Unfit { reason }) if reason.starts_with("NOPERM") => {
+                tracing::warn!(command, %reason, "forbidden: late commands cannot be cut off");
+                Ok(None)
+            }
+            Err(failure) => Err(failure),
+        }
+    }
+
+    async fn load(&self, script: Script) -> Result<Value, NodeFailure> {
+        self.ask("SCRIPT", &["LOAD", script.text()]).await
+    }
+}

@@ -1,0 +1,84 @@
+//! The scripts: one file per operation, each one atomic step on the server.
+//!
+//! Every key a script touches is passed in `KEYS`, and everything is checked before anything is
+//! written, because an error in a script does not roll back what it wrote.
+
+use super::Answer;
+
+use std::time::Duration;
+
+/// One of the library's scripts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Script {
+    /// Sets a free key.
+    Acquire,
+    /// Lets one's own key live on.
+    Extend,
+    /// Deletes one's own key.
+    Release,
+}
+
+impl Script {
+    /// Every script.
+    pub const ALL: [Self; 3] = [Self::Acquire, Self::Extend, Self::Release];
+
+    /// Its text.
+    #[must_use]
+    pub const fn text(self) -> &'static str {
+        match self {
+            Self::Acquire => include_str!("lua/acquire.lua"),
+            Self::Extend => include_str!("lua/extend.lua"),
+            Self::Release => include_str!("lua/release.lua"),
+        }
+    }
+}
+
+/// Reads the reply `{code, ms}` that all scripts give; `None` if it is no such reply.
+pub(crate) fn answer(code: i64, ms: i64) -> Option<Answer> {
+    match code {
+        0 => Some(Answer::Missing),
+        1 => Some(Answer::Done),
+        2 => Some(Answer::Taken { remaining: u64::try_from(ms).ok().map(Duration::from_millis) }),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn replies_are_read_as_documented_in_the_scripts() {
+        assert_eq!(answer(0, 0), Some(Answer::Missing));
+        assert_eq!(answer(1, 0), Some(Answer::Done));
+        let remaining = Some(Duration::from_millis(250));
+        assert_eq!(answer(2, 250), Some(Answer::Taken { remaining }));
+        assert_eq!(answer(2, -1), Some(Answer::Taken { remaining: None }));
+        assert_eq!(answer(3, 0), None);
+    }
+
+    // Field case 60: scripts that touch keys which are not in KEYS break on clusters and proxies.
+    #[test]
+    fn every_key_of_every_script_is_declared() {
+        for script in Script::ALL {
+            let code: Vec<&str> = script
+                .text()
+                .lines()
+                .map(|line| line.split("--").next().unwrap_or_default().trim())
+                .filter(|line| !line.is_empty())
+                .collect();
+            let calls: Vec<&str> =
+                code.iter().flat_map(|line| line.split("redis.call(").skip(1)).collect();
+            assert!(!calls.is_empty(), "{script:?} does nothing");
+            for call in calls {
+                let mut args = call.split([',', ')']).map(str::trim);
+                let command = args.next().unwrap_or_default();
+                let key = args.next().unwrap_or_default();
+                assert!(command.starts_with('\''), "{script:?}: computed command {command}");
+                assert!(key.starts_with("KEYS["), "{script:?}: {command} on {key}");
+            }
+            assert!(!code.join(" ").contains(".."), "{script:?} builds a string by concatenation");
+            assert!(!script.text().starts_with("#!"), "{script:?} has a shebang");
+        }
+    }
+}

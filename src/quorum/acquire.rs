@@ -1,0 +1,102 @@
+//! One attempt to acquire.
+
+use std::{sync::Arc, time::Duration};
+
+use super::{
+    Quorum,
+    claim::Claim,
+    tally::{Tally, Vote},
+};
+use crate::{
+    clock::Moment,
+    error::{AcquireError, FailedAttempt, NodeOutcome},
+    node::NodeFailure,
+    options::{Terms, millis},
+    resource::Key,
+    validity::{valid_until, validity},
+};
+
+/// A lock that was granted.
+#[derive(Debug)]
+pub(crate) struct Granted {
+    pub(crate) claim: Claim,
+    pub(crate) valid_until: Moment,
+}
+
+/// Asks all nodes once, with a fresh owner id, and decides as early as the votes allow.
+///
+/// Unless it returns `Ok`, what the attempt has set or may still set is released in the background,
+/// also when its future is dropped.
+pub(crate) async fn attempt(
+    quorum: &Arc<Quorum>,
+    key: Key,
+    terms: Terms,
+) -> Result<Granted, AcquireError> {
+    // Read before anything is sent: latency may shorten validity, never lengthen it.
+    let started = quorum.clock.now();
+    let mut claim = Claim::stake(quorum, key, millis(terms.ttl), terms.node_timeout);
+    let vote = claim.acquiring.decided(Tally::vote).await.unwrap_or(Vote::NoQuorum);
+    let elapsed = quorum.clock.now().since(started);
+    match judge(vote, terms, elapsed) {
+        Ok(()) => Ok(Granted { claim, valid_until: valid_until(started, terms.ttl, terms.drift) }),
+        Err(refusal) => Err(error(refusal, &mut claim, terms, elapsed)),
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Refusal {
+    Contended,
+    NoQuorum,
+    ValidityUsedUp,
+}
+
+/// Whether a vote is a lock: a quorum granted, and something of the validity is left.
+fn judge(vote: Vote, terms: Terms, elapsed: Duration) -> Result<(), Refusal> {
+    match vote {
+        Vote::Contended => Err(Refusal::Contended),
+        Vote::NoQuorum => Err(Refusal::NoQuorum),
+        Vote::Granted => match validity(terms.ttl, elapsed, terms.drift) {
+            Some(_) => Ok(()),
+            None => Err(Refusal::ValidityUsedUp),
+        },
+    }
+}
+
+fn error(refusal: Refusal, claim: &mut Claim, terms: Terms, elapsed: Duration) -> AcquireError {
+    if claim.acquiring.outcomes().contains(&NodeOutcome::Failed(NodeFailure::ShutDown)) {
+        return AcquireError::ShutDown;
+    }
+    let attempt = FailedAttempt {
+        quorum: claim.quorum.size(),
+        nodes: claim.reports(),
+        attempts: 1,
+        waited: elapsed,
+    };
+    match refusal {
+        Refusal::Contended => AcquireError::Contended(attempt),
+        Refusal::NoQuorum => AcquireError::NoQuorum(attempt),
+        Refusal::ValidityUsedUp => AcquireError::ValidityUsedUp {
+            ttl: terms.ttl,
+            elapsed,
+            drift: terms.drift.over(terms.ttl),
+            attempt,
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::options::{Defaults, LockOptions};
+
+    #[test]
+    fn a_grant_that_came_too_late_is_no_lock() {
+        let ttl = Duration::from_millis(1_000);
+        let terms = Defaults::default().terms(LockOptions::new().ttl(ttl)).unwrap();
+        let judged = |ms| judge(Vote::Granted, terms, Duration::from_millis(ms));
+        assert_eq!(judged(0), Ok(()));
+        assert_eq!(judged(987), Ok(()));
+        assert_eq!(judged(988), Err(Refusal::ValidityUsedUp));
+        assert_eq!(judged(5_000), Err(Refusal::ValidityUsedUp));
+    }
+}

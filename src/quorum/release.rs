@@ -1,0 +1,22 @@
+//! The round that gives a lock back.
+
+use super::{
+    claim::Claim,
+    tally::{Tally, Verdict},
+};
+use crate::error::ReleaseError;
+
+/// Releases on every node that may have the key and says what a majority confirmed.
+///
+/// The release is owed to the nodes from the first poll on: dropping the future takes nothing back.
+pub(crate) async fn release(claim: Claim) -> Result<(), ReleaseError> {
+    let (quorum, mut round) = claim.release();
+    let verdict = round.decided(Tally::verdict).await.unwrap_or(Verdict::Unknown);
+    match verdict {
+        Verdict::Ours => Ok(()),
+        Verdict::Gone => Err(ReleaseError::Lost { nodes: quorum.reports(round.outcomes()) }),
+        Verdict::Unknown => {
+            Err(ReleaseError::Unconfirmed { nodes: quorum.reports(round.outcomes()) })
+        }
+    }
+}

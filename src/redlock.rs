@@ -1,0 +1,186 @@
+//! The entry point: a set of nodes to lock on.
+
+use std::{
+    fmt,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use tokio::{sync::watch, task::JoinHandle};
+
+use crate::{
+    backoff::Backoff,
+    error::AcquireError,
+    guard::LockGuard,
+    lane::{Lane, NodeState, NodeStatus},
+    node::NodeName,
+    options::{Defaults, LockOptions},
+    quorum::{Quorum, acquire},
+    resource::Resource,
+};
+
+/// Between attempts of one acquisition.
+const RETRY: Backoff =
+    Backoff { first: Duration::from_millis(20), cap: Duration::from_millis(200) };
+
+/// Locks on a fixed set of independent masters. Cheap to clone; clones share the connections.
+///
+/// The connections live until the last clone and the last guard are gone, or until
+/// [`shutdown`](Self::shutdown). They are made on the tokio runtime in which it was connected, which
+/// has to go on for as long as locks are used.
+///
+/// # Examples
+///
+/// ```no_run
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// use quorumlock::Redlock;
+///
+/// let redlock =
+///     Redlock::connect(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"]).await?;
+/// let guard = redlock.acquire("orders:42").await?;
+/// println!("ours for {:?}", guard.remaining());
+/// guard.release().await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Redlock {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    quorum: Arc<Quorum>,
+    defaults: Defaults,
+    key_prefix: Box<str>,
+    tasks: Mutex<Vec<JoinHandle<()>>>,
+}
+
+/// What a [`Redlock::shutdown`] left undone.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Drained {
+    /// Nodes that had not answered all releases by the end, and how many releases: what they may
+    /// still hold goes with its ttl, counted from when the node executed the acquire.
+    pub unanswered: Vec<(NodeName, usize)>,
+}
+
+impl Redlock {
+    pub(crate) fn new(
+        quorum: Quorum,
+        defaults: Defaults,
+        key_prefix: Box<str>,
+        tasks: Vec<JoinHandle<()>>,
+    ) -> Self {
+        let (quorum, tasks) = (Arc::new(quorum), Mutex::new(tasks));
+        Self { inner: Arc::new(Inner { quorum, defaults, key_prefix, tasks }) }
+    }
+
+    /// Acquires the lock, trying again with pauses of 10 ms to 300 ms until it is free.
+    ///
+    /// Gives up after the builder's [`wait`](crate::RedlockBuilder::wait), 30 s by default. No order among
+    /// waiters is promised.
+    ///
+    /// # Errors
+    ///
+    /// [`AcquireError`], with what each node said in the last attempt. On any error nothing is held.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: dropping the future releases, in the background, whatever it had set.
+    pub async fn acquire(&self, resource: &str) -> Result<LockGuard, AcquireError> {
+        self.acquire_with(resource, LockOptions::new()).await
+    }
+
+    /// Acquires the lock in exactly one round, or says why not.
+    ///
+    /// Takes at most a node timeout: a tenth of the ttl, at most 200 ms, by default.
+    ///
+    /// # Errors
+    ///
+    /// [`AcquireError`], with what each node said. On any error nothing is held.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: dropping the future releases, in the background, whatever it had set.
+    pub async fn try_acquire(&self, resource: &str) -> Result<LockGuard, AcquireError> {
+        self.acquire_with(resource, LockOptions::new().wait_timeout(Duration::ZERO)).await
+    }
+
+    /// Acquires the lock with options of its own.
+    ///
+    /// Each attempt has an owner id of its own, and its validity is counted from its own start.
+    ///
+    /// # Errors
+    ///
+    /// [`AcquireError`], with what each node said in the last attempt, how many attempts there were
+    /// and how long they took. On any error nothing is held.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: dropping the future releases, in the background, whatever it had set.
+    pub async fn acquire_with(
+        &self,
+        resource: &str,
+        options: LockOptions,
+    ) -> Result<LockGuard, AcquireError> {
+        let Inner { quorum, defaults, key_prefix, .. } = &*self.inner;
+        let terms = defaults.terms(options)?;
+        let resource = Resource::new(resource)?;
+        let key = resource.lock_key(key_prefix);
+        let called = quorum.clock.now();
+        let mut attempts: u32 = 0;
+        loop {
+            attempts = attempts.saturating_add(1);
+            let mut error = match acquire::attempt(quorum, key.clone(), terms).await {
+                Ok(granted) => return Ok(LockGuard::new(granted, resource, *defaults)),
+                Err(error) => error,
+            };
+            let waited = quorum.clock.now().since(called);
+            if let Some(attempt) = error.attempt_mut() {
+                attempt.attempts = attempts;
+                attempt.waited = waited;
+            }
+            let left = terms.wait.saturating_sub(waited);
+            if left.is_zero() || !error.is_retryable() {
+                return Err(error);
+            }
+            tokio::time::sleep(RETRY.random_delay(attempts).min(left)).await;
+        }
+    }
+
+    /// What is known of each node, in the order in which they were configured.
+    #[must_use]
+    pub fn nodes(&self) -> Vec<NodeStatus> {
+        self.inner.quorum.lanes.iter().map(Lane::status).collect()
+    }
+
+    pub(crate) fn states(&self) -> Vec<(NodeName, watch::Receiver<NodeState>)> {
+        let lanes = self.inner.quorum.lanes.iter();
+        lanes.map(|lane| (lane.name().clone(), lane.state())).collect()
+    }
+
+    /// Ends all connections and tasks, after the releases that are still owed to nodes.
+    ///
+    /// Waits for nodes that do not answer for at most 2 s, and says what is left. From then on every
+    /// acquisition fails with [`AcquireError::ShutDown`]. A guard that is still held keeps its
+    /// validity but can be neither extended nor released: release guards first.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: the shutdown goes on in the background.
+    pub async fn shutdown(&self) -> Drained {
+        let lanes = &self.inner.quorum.lanes;
+        let left = futures::future::join_all(lanes.iter().map(Lane::shut_down)).await;
+        let tasks =
+            std::mem::take(&mut *self.inner.tasks.lock().unwrap_or_else(PoisonError::into_inner));
+        futures::future::join_all(tasks).await;
+        let unanswered = lanes.iter().zip(left).filter(|(_, left)| *left > 0);
+        Drained { unanswered: unanswered.map(|(lane, left)| (lane.name().clone(), left)).collect() }
+    }
+}
+
+impl fmt::Debug for Redlock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Redlock").field("nodes", &self.nodes()).finish_non_exhaustive()
+    }
+}

@@ -19,6 +19,7 @@ mod ledger;
 mod worker;
 
 use std::{
+    fmt,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -57,6 +58,19 @@ pub enum NodeState {
     },
     /// The `Redlock` was shut down.
     ShutDown,
+}
+
+impl fmt::Display for NodeState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Connecting => f.write_str("connecting"),
+            Self::Voting => f.write_str("voting"),
+            Self::CatchingUp => f.write_str("answering the releases that it missed"),
+            Self::Unresponsive => f.write_str("not responding"),
+            Self::Unreachable { cause } => cause.fmt(f),
+            Self::ShutDown => f.write_str("shut down"),
+        }
+    }
 }
 
 /// What is known of one node, at one moment.

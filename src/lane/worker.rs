@@ -18,6 +18,9 @@ use crate::{
 
 /// How long a silent connection is kept before it is given up for a new one.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// How often a silent connection is asked for a sign of life. More than once, because a reply that got
+/// lost on the way shows only when the next one comes.
+const PROBE: Duration = Duration::from_millis(250);
 /// How long after a passing error (loading, busy) a release is tried again.
 const RETRY_RELEASE: Duration = Duration::from_millis(500);
 /// How long a lane lives on for what it owes, once nobody can use it any more.
@@ -29,7 +32,12 @@ const RECONNECT: Backoff =
 /// The connection, or the attempt to have one.
 enum Connection<L> {
     Trying { attempt: BoxFuture<'static, Result<L, NodeFailure>>, cause: NodeFailure },
-    Open { link: L, frozen: bool },
+    Open { link: L, frozen: Option<Frozen> },
+}
+
+/// Since a command was not answered in time.
+struct Frozen {
+    probe_again: Instant,
 }
 
 /// Something sent to the node and not answered.
@@ -54,6 +62,7 @@ enum Event<L> {
     Closed(String),
     Requested(Option<Request>),
     RetryReleases,
+    ProbeAgain,
     Deadline,
 }
 
@@ -126,6 +135,7 @@ impl<N: Node> Worker<N> {
                     self.ledger.send_again();
                     self.send_releases();
                 }
+                Event::ProbeAgain => self.probe(),
                 Event::Deadline => break,
             }
         }
@@ -135,6 +145,10 @@ impl<N: Node> Worker<N> {
     async fn next_event(&mut self) -> Event<N::Link> {
         let retry_releases = self.retry_releases;
         let deadline = self.ending.as_ref().map(|ending| ending.deadline);
+        let probe_again = match &self.connection {
+            Connection::Open { frozen, .. } => frozen.as_ref().map(|frozen| frozen.probe_again),
+            Connection::Trying { .. } => None,
+        };
         tokio::select! {
             // In this order a run is the same each time, and answers make room for requests.
             biased;
@@ -142,6 +156,7 @@ impl<N: Node> Worker<N> {
             event = connection_event(&mut self.connection) => event,
             request = self.queue.recv(), if self.queue_open => Event::Requested(request),
             () = at(retry_releases) => Event::RetryReleases,
+            () = at(probe_again) => Event::ProbeAgain,
             () = at(deadline) => Event::Deadline,
         }
     }
@@ -208,8 +223,8 @@ impl<N: Node> Worker<N> {
         }
         match &self.connection {
             Connection::Trying { cause, .. } => Some(cause.clone()),
-            Connection::Open { frozen: true, .. } => Some(NodeFailure::Unresponsive),
-            Connection::Open { frozen: false, .. } => {
+            Connection::Open { frozen: Some(_), .. } => Some(NodeFailure::Unresponsive),
+            Connection::Open { frozen: None, .. } => {
                 (!self.ledger.caught_up()).then(|| NodeFailure::Unreachable {
                     cause: "back, but has not yet answered the releases that it missed".to_owned(),
                 })
@@ -219,7 +234,7 @@ impl<N: Node> Worker<N> {
 
     /// Sends the releases that are due, as far as the connection and the bound allow.
     fn send_releases(&mut self) {
-        while matches!(self.connection, Connection::Open { frozen: false, .. })
+        while matches!(self.connection, Connection::Open { frozen: None, .. })
             && self.calls.len() < self.max_in_flight
         {
             let Some((owner, ..)) = self.ledger.next() else {
@@ -241,7 +256,7 @@ impl<N: Node> Worker<N> {
                 };
                 (Operation::Release { key, owner: *owner }, timeout)
             }
-            Call::Probe => (Operation::Ping, PATIENCE),
+            Call::Probe => (Operation::Ping { nonce: self.last_call }, PATIENCE),
         };
         let answer = link.call(&operation, send_as, timeout);
         self.last_call = self.last_call.wrapping_add(1);
@@ -271,9 +286,10 @@ impl<N: Node> Worker<N> {
                 reply_to.send(outcome);
             }
             Call::Release { owner } => self.release_answered(owner, outcome),
+            Call::Probe if lost.is_some() => {}
             Call::Probe if timed_out => self.lose_link("no answer for too long"),
-            // Whatever it says, it says something, and so has executed all that came before.
-            Call::Probe => self.back(),
+            // An answer in step: all that was sent before has been executed.
+            Call::Probe => self.back_from_frozen(),
         }
         if let Some(cause) = lost {
             self.lose_link(&cause);
@@ -310,26 +326,38 @@ impl<N: Node> Worker<N> {
     // The connection.
 
     fn connected(&mut self, link: N::Link) {
-        self.connection = Connection::Open { link, frozen: false };
+        self.connection = Connection::Open { link, frozen: None };
         self.stale.clear();
         self.failures = 0;
         self.back();
     }
 
-    fn back(&mut self) {
+    fn back_from_frozen(&mut self) {
         if let Connection::Open { frozen, .. } = &mut self.connection {
-            *frozen = false;
-            self.ledger.node_is_back();
-            self.show_state();
-            self.send_releases();
+            // With several probes on the way, the first answer is the one that counts.
+            if frozen.take().is_some() {
+                self.back();
+            }
         }
+    }
+
+    fn back(&mut self) {
+        self.ledger.node_is_back();
+        self.show_state();
+        self.send_releases();
     }
 
     /// A command was not answered in time. Nothing more is sent until a probe behind it was answered.
     fn suspect(&mut self) {
-        if let Connection::Open { frozen: frozen @ false, .. } = &mut self.connection {
-            *frozen = true;
+        if matches!(self.connection, Connection::Open { frozen: None, .. }) {
+            self.probe();
             self.show_state();
+        }
+    }
+
+    fn probe(&mut self) {
+        if let Connection::Open { frozen, .. } = &mut self.connection {
+            *frozen = Some(Frozen { probe_again: due_after(PROBE) });
             self.send(Call::Probe, SendAs::Digest);
         }
     }
@@ -367,7 +395,7 @@ impl<N: Node> Worker<N> {
     fn show_state(&self) {
         let state = match &self.connection {
             Connection::Trying { cause, .. } => NodeState::Unreachable { cause: cause.clone() },
-            Connection::Open { frozen: true, .. } => NodeState::Unresponsive,
+            Connection::Open { frozen: Some(_), .. } => NodeState::Unresponsive,
             Connection::Open { .. } if !self.ledger.caught_up() => NodeState::CatchingUp,
             Connection::Open { .. } => NodeState::Voting,
         };

@@ -70,8 +70,12 @@ pub enum Operation {
         /// Whose it has to be.
         owner: OwnerId,
     },
-    /// Nothing. Its answer proves that everything written before it on the same link was executed.
-    Ping,
+    /// Nothing. Its answer proves that everything written before it on the same link was executed,
+    /// and that answers are still in step with questions.
+    Ping {
+        /// Comes back in the answer.
+        nonce: u64,
+    },
 }
 
 impl Operation {
@@ -82,7 +86,7 @@ impl Operation {
             Self::Acquire { owner, .. }
             | Self::Extend { owner, .. }
             | Self::Release { owner, .. } => Some(*owner),
-            Self::Ping => None,
+            Self::Ping { .. } => None,
         }
     }
 }

@@ -1,7 +1,9 @@
 //! The scripts: one file per operation, each one atomic step on the server.
 //!
 //! Every key a script touches is passed in `KEYS`, and everything is checked before anything is
-//! written, because an error in a script does not roll back what it wrote.
+//! written, because an error in a script does not roll back what it wrote. Every script returns the
+//! owner id that it was given, so that a reply which a client library or a proxy took for another's
+//! is found out instead of becoming a vote.
 
 use super::Answer;
 
@@ -33,7 +35,7 @@ impl Script {
     }
 }
 
-/// Reads the reply `{code, ms}` that all scripts give; `None` if it is no such reply.
+/// Reads the first two of the reply `{code, ms, owner}` that all scripts give; `None` if they are not.
 pub(crate) fn answer(code: i64, ms: i64) -> Option<Answer> {
     match code {
         0 => Some(Answer::Missing),

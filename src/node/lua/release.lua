@@ -1,12 +1,12 @@
 -- Deletes the key if it is still the owner's. No shebang, so that it runs when memory is full.
 -- KEYS[1]: the lock's key. ARGV[1]: owner id.
--- Returns {1, 0}: deleted; {0, 0}: no such key; {2, ms}: another's.
-local owner = redis.call('GET', KEYS[1])
-if not owner then
-  return {0, 0}
+-- Returns {1, 0, owner}: deleted; {0, 0, owner}: no such key; {2, ms, owner}: another's.
+local holder = redis.call('GET', KEYS[1])
+if not holder then
+  return {0, 0, ARGV[1]}
 end
-if owner ~= ARGV[1] then
-  return {2, redis.call('PTTL', KEYS[1])}
+if holder ~= ARGV[1] then
+  return {2, redis.call('PTTL', KEYS[1]), ARGV[1]}
 end
 redis.call('DEL', KEYS[1])
-return {1, 0}
+return {1, 0, ARGV[1]}

@@ -163,9 +163,10 @@ impl Link for RedisLink {
     ) -> impl Future<Output = Outcome> + Send + 'static {
         let (command, args) = self.request(operation, send_as);
         let reply = send(&self.client, command, args, timeout);
+        let expected = operation.clone();
         async move {
             match reply.await {
-                Ok(value) => decode(&value),
+                Ok(value) => decode(&value, &expected),
                 Err(error) => Err(failed_call(&error, timeout)),
             }
         }
@@ -197,7 +198,7 @@ impl RedisLink {
             Operation::Release { key, owner } => {
                 (Script::Release, &self.digests.release, key, owner, None)
             }
-            Operation::Ping => return ("PING", Vec::new()),
+            Operation::Ping { nonce } => return ("PING", vec![nonce.to_string().into()]),
         };
         let (command, body) = match send_as {
             SendAs::Digest => ("EVALSHA", digest.clone()),
@@ -227,21 +228,29 @@ fn send(
     async move { client.custom(command, args).await }
 }
 
-fn decode(value: &Value) -> Outcome {
-    let answer = match value {
-        Value::Array(items) => match items.as_slice() {
-            [Value::Integer(code), Value::Integer(ms)] => script::answer(*code, *ms),
+/// Reads a reply, and makes sure that it is the one to this operation.
+///
+/// RESP has no request ids: replies are matched by their order alone. One that is out of step would be
+/// taken for another's vote, so the connection is given up at the first sign of it.
+fn decode(value: &Value, asked: &Operation) -> Outcome {
+    let answer = match (value, asked) {
+        (Value::Array(items), asked) => match items.as_slice() {
+            [Value::Integer(code), Value::Integer(ms), owner] if is_for(owner, asked) => {
+                script::answer(*code, *ms)
+            }
             _ => None,
         },
-        Value::String(_) | Value::Bytes(_) => Some(Answer::Done),
-        Value::Boolean(_)
-        | Value::Integer(_)
-        | Value::Double(_)
-        | Value::Null
-        | Value::Queued
-        | Value::Map(_) => None,
+        (pong, Operation::Ping { nonce }) => {
+            (pong.as_str().as_deref() == Some(&*nonce.to_string())).then_some(Answer::Done)
+        }
+        _ => None,
     };
-    answer.ok_or_else(|| NodeFailure::Rejected { message: format!("unexpected reply {value:?}") })
+    answer.ok_or_else(|| NodeFailure::Disconnected { cause: "a reply out of step".to_owned() })
+}
+
+fn is_for(owner: &Value, asked: &Operation) -> bool {
+    let expected = asked.owner().map(|owner| owner.to_string());
+    expected.is_some() && owner.as_str().as_deref() == expected.as_deref()
 }
 
 /// What a failed call says about the operation. In doubt, that it may have run.

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::entropy::Entropy;
+
 /// Delays that double from `first` up to `cap`, each spread by half of itself either way, so that
 /// clients that failed together do not try again together.
 #[derive(Clone, Copy, Debug)]
@@ -20,8 +22,8 @@ impl Backoff {
     }
 
     /// The same with a random chance.
-    pub(crate) fn random_delay(self, failures: u32) -> Duration {
-        self.delay(failures, rand::random_range(0..=100))
+    pub(crate) fn random_delay(self, failures: u32, entropy: &Entropy) -> Duration {
+        self.delay(failures, entropy.percent())
     }
 }
 

@@ -10,8 +10,11 @@ use tokio::{
     time::{Instant, timeout_at},
 };
 
+#[cfg(feature = "sim")]
+use crate::sim::{SimClient, SimCluster};
 use crate::{
     clock::{Clock, due_after},
+    entropy::Entropy,
     error::{ConnectError, NodeOutcome, NodeReport, NodeReports},
     lane::{Lane, NodeState},
     node::{
@@ -21,6 +24,7 @@ use crate::{
     options::{Defaults, LockOptions, OptionsError},
     quorum::{Quorum, tally},
     redlock::Redlock,
+    tasks::{Environment, Spawner},
     validity::ClockDrift,
 };
 
@@ -48,6 +52,8 @@ pub struct RedlockBuilder {
     connect_timeout: Duration,
     key_prefix: String,
     max_in_flight: usize,
+    #[cfg(feature = "sim")]
+    sim: Option<SimClient>,
 }
 
 #[derive(Debug)]
@@ -65,6 +71,8 @@ impl RedlockBuilder {
             connect_timeout: Duration::from_secs(5),
             key_prefix: "quorumlock:".to_owned(),
             max_in_flight: 1024,
+            #[cfg(feature = "sim")]
+            sim: None,
         }
     }
 
@@ -93,6 +101,21 @@ impl RedlockBuilder {
     pub fn fred_configs(mut self, configs: impl IntoIterator<Item = Config>) -> Self {
         let configs = configs.into_iter().map(|config| Server::Config(Box::new(config)));
         self.servers = configs.collect();
+        self
+    }
+
+    /// Simulated masters, in the place of servers; see [`sim`](crate::sim).
+    #[cfg(feature = "sim")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "sim")))]
+    pub fn sim(self, cluster: &SimCluster) -> Self {
+        self.sim_client(&cluster.client())
+    }
+
+    /// Simulated masters, for a client process that the test can stop.
+    #[cfg(feature = "sim")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "sim")))]
+    pub fn sim_client(mut self, client: &SimClient) -> Self {
+        self.sim = Some(client.clone());
         self
     }
 
@@ -163,13 +186,36 @@ impl RedlockBuilder {
     /// # Cancel safety
     ///
     /// Cancel safe: dropping the future closes what was opened.
-    pub async fn connect(self) -> Result<Redlock, ConnectError> {
+    #[cfg_attr(not(feature = "sim"), expect(unused_mut, reason = "the simulation takes a part"))]
+    pub async fn connect(mut self) -> Result<Redlock, ConnectError> {
         let runtime = Handle::try_current().map_err(|_| ConnectError::NoRuntime)?;
         self.check_options()?;
+        #[cfg(feature = "sim")]
+        if let Some(client) = self.sim.take() {
+            let nodes = client.nodes(self.connect_timeout);
+            check_members(&nodes.iter().map(Node::name), nodes.len() == 1)?;
+            return self.connect_to(nodes, client.environment(runtime)).await;
+        }
+        let environment = Environment {
+            spawner: Spawner::new(runtime),
+            clock: Clock::System,
+            entropy: Entropy::System,
+        };
         let nodes = self.redis_nodes()?;
-        let (lanes, tasks) =
-            nodes.into_iter().map(|node| Lane::start(node, self.max_in_flight, &runtime)).unzip();
-        let quorum = Quorum { lanes, clock: Clock::system() };
+        self.connect_to(nodes, environment).await
+    }
+
+    async fn connect_to<N: Node>(
+        self,
+        nodes: Vec<N>,
+        environment: Environment,
+    ) -> Result<Redlock, ConnectError> {
+        let Environment { spawner, clock, entropy } = environment;
+        let (lanes, tasks) = nodes
+            .into_iter()
+            .map(|node| Lane::start(node, self.max_in_flight, &spawner, &entropy))
+            .unzip();
+        let quorum = Quorum { lanes, clock, entropy };
         let key_prefix = self.key_prefix.into_boxed_str();
         let redlock = Redlock::new(quorum, self.defaults, key_prefix, tasks);
         match wait_for_quorum(&redlock, self.connect_timeout).await {

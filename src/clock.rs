@@ -24,22 +24,47 @@ impl Moment {
 }
 
 /// Where moments come from.
-///
-/// A value rather than a function, so that a test can hand in a clock of its own.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Clock {
-    read: fn() -> Duration,
+pub(crate) enum Clock {
+    /// The clock of this machine.
+    System,
+    /// The clock of a simulated machine.
+    #[cfg(feature = "sim")]
+    Simulated(SimClock),
 }
 
 impl Clock {
-    /// The clock of this machine.
-    pub(crate) const fn system() -> Self {
-        Self { read: since_origin }
-    }
-
     /// Reads the clock. A decision reads it once.
     pub(crate) fn now(self) -> Moment {
-        Moment((self.read)())
+        match self {
+            Self::System => Moment(since_origin()),
+            #[cfg(feature = "sim")]
+            Self::Simulated(clock) => Moment(clock.since_origin()),
+        }
+    }
+}
+
+/// A clock that follows tokio's, which a test can pause, at a rate of its own.
+#[cfg(feature = "sim")]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SimClock {
+    origin: tokio::time::Instant,
+    ppm: i32,
+}
+
+#[cfg(feature = "sim")]
+impl SimClock {
+    /// A clock that starts at `origin` and runs `ppm` millionths faster than true time.
+    pub(crate) fn new(origin: tokio::time::Instant, ppm: i32) -> Self {
+        Self { origin, ppm }
+    }
+
+    /// The time that has gone by on this clock, with the rate that it has.
+    pub(crate) fn since_origin(self) -> Duration {
+        let true_time = tokio::time::Instant::now().saturating_duration_since(self.origin);
+        let parts = u128::from(1_000_000_u32.saturating_add_signed(self.ppm));
+        let nanos = true_time.as_nanos().saturating_mul(parts).div_ceil(1_000_000);
+        u64::try_from(nanos).map_or(Duration::MAX, Duration::from_nanos)
     }
 }
 
@@ -78,7 +103,7 @@ mod tests {
 
     #[test]
     fn the_clock_goes_forward() {
-        let clock = Clock::system();
+        let clock = Clock::System;
         let first = clock.now();
         let second = clock.now();
         assert!(second >= first);
@@ -87,7 +112,7 @@ mod tests {
 
     #[test]
     fn moments_do_not_overflow() {
-        let end = Clock::system().now().plus(Duration::MAX).plus(Duration::MAX);
+        let end = Clock::System.now().plus(Duration::MAX).plus(Duration::MAX);
         assert_eq!(end.plus(Duration::from_secs(1)), end);
     }
 }

@@ -60,13 +60,19 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 // Bottom-up: a module uses only modules declared above it. `tests/it/layering.rs` checks that.
+mod entropy;
+#[cfg(feature = "sim")]
+mod gate;
 mod clock;
+mod tasks;
 mod validity;
 mod backoff;
 mod options;
 mod resource;
 mod owner_id;
 pub mod node;
+#[cfg(feature = "sim")]
+pub mod sim;
 mod error;
 mod lane;
 mod quorum;

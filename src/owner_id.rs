@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::entropy::Entropy;
+
 /// The identity of one attempt to acquire a lock: 128 random bits, never used twice.
 ///
 /// Each *attempt* has its own, not each lock: a retry that reused one could not tell what its
@@ -15,7 +17,11 @@ impl OwnerId {
     /// A fresh id, from a cryptographically secure generator that the OS seeded.
     #[must_use]
     pub fn random() -> Self {
-        Self(rand::random())
+        Self::from_entropy(&Entropy::System)
+    }
+
+    pub(crate) fn from_entropy(entropy: &Entropy) -> Self {
+        Self(entropy.bits())
     }
 }
 

@@ -144,7 +144,7 @@ impl Redlock {
             if left.is_zero() || !error.is_retryable() {
                 return Err(error);
             }
-            tokio::time::sleep(RETRY.random_delay(attempts).min(left)).await;
+            tokio::time::sleep(RETRY.random_delay(attempts, &quorum.entropy).min(left)).await;
         }
     }
 

@@ -112,7 +112,7 @@ mod tests {
             elapsed_ms in 0_u64..100_000,
         ) {
             let (ttl, elapsed, drift) = (MS(ttl_ms), MS(elapsed_ms), ClockDrift::default());
-            let started = Clock::system().now();
+            let started = Clock::System.now();
             let left = valid_until(started, ttl, drift).since(started.plus(elapsed));
             prop_assert_eq!(validity(ttl, elapsed, drift).unwrap_or_default(), left);
         }

@@ -28,15 +28,16 @@ use std::{
 };
 
 use tokio::{
-    runtime::Handle,
     sync::{mpsc, oneshot, watch},
     task::JoinHandle,
 };
 
 use crate::{
+    entropy::Entropy,
     node::{Node, NodeFailure, NodeName, Operation, Outcome},
     owner_id::OwnerId,
     resource::Key,
+    tasks::Spawner,
 };
 
 /// Whether a node is asked for its vote, and why not.
@@ -143,7 +144,8 @@ impl Lane {
     pub(crate) fn start<N: Node>(
         node: N,
         max_in_flight: usize,
-        runtime: &Handle,
+        spawner: &Spawner,
+        entropy: &Entropy,
     ) -> (Self, JoinHandle<()>) {
         let (requests, queue) = mpsc::unbounded_channel();
         let (state_tx, state) = watch::channel(NodeState::Connecting);
@@ -156,9 +158,9 @@ impl Lane {
             owed: Arc::clone(&owed),
             state,
         };
-        let worker = worker::Worker::new(node, queue, max_in_flight, state_tx, owed);
-        #[expect(clippy::disallowed_methods, reason = "the one place that spawns")]
-        let task = runtime.spawn(worker.run());
+        let worker =
+            worker::Worker::new(node, queue, max_in_flight, state_tx, owed, entropy.clone());
+        let task = spawner.spawn(worker.run());
         (lane, task)
     }
 

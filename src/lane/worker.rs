@@ -12,6 +12,7 @@ use super::{NodeState, Permit, ReplyTo, Request, ledger::Ledger};
 use crate::{
     backoff::Backoff,
     clock::due_after,
+    entropy::Entropy,
     node::{Link, LinkId, Node, NodeFailure, Operation, Outcome, SendAs},
     owner_id::OwnerId,
 };
@@ -87,6 +88,7 @@ pub(super) struct Worker<N: Node> {
     last_call: u64,
     retry_releases: Option<Instant>,
     ending: Option<Ending>,
+    entropy: Entropy,
 }
 
 impl<N: Node> Worker<N> {
@@ -96,6 +98,7 @@ impl<N: Node> Worker<N> {
         max_in_flight: usize,
         state: watch::Sender<NodeState>,
         owed: Arc<std::sync::atomic::AtomicUsize>,
+        entropy: Entropy,
     ) -> Self {
         let node = Arc::new(node);
         let cause = NodeFailure::Unreachable { cause: "not connected yet".to_owned() };
@@ -115,6 +118,7 @@ impl<N: Node> Worker<N> {
             last_call: 0,
             retry_releases: None,
             ending: None,
+            entropy,
         }
     }
 
@@ -386,7 +390,7 @@ impl<N: Node> Worker<N> {
 
     fn not_connected(&mut self, cause: NodeFailure) {
         self.failures = self.failures.saturating_add(1);
-        let delay = RECONNECT.random_delay(self.failures);
+        let delay = RECONNECT.random_delay(self.failures, &self.entropy);
         let attempt = attempt(Arc::clone(&self.node), self.stale.clone(), delay);
         self.connection = Connection::Trying { attempt, cause };
         self.show_state();

@@ -34,7 +34,7 @@ impl Claim {
         ttl_ms: u64,
         node_timeout: Duration,
     ) -> Self {
-        let owner = OwnerId::random();
+        let owner = OwnerId::from_entropy(&quorum.entropy);
         let unknown = vec![NodeOutcome::Pending; quorum.lanes.len()];
         let acquiring = Round::start(unknown, |reply_to| {
             if let Some(lane) = quorum.lanes.get(reply_to.place) {

@@ -12,6 +12,7 @@ pub(crate) mod release;
 
 use crate::{
     clock::Clock,
+    entropy::Entropy,
     error::{NodeOutcome, NodeReport, NodeReports},
     lane::Lane,
 };
@@ -21,6 +22,7 @@ use crate::{
 pub(crate) struct Quorum {
     pub(crate) lanes: Vec<Lane>,
     pub(crate) clock: Clock,
+    pub(crate) entropy: Entropy,
 }
 
 impl Quorum {

@@ -1,0 +1,98 @@
+//! A simulated master as a [`Node`], as one client process sees it.
+
+use std::time::Duration;
+
+use tokio::{sync::oneshot, time::timeout};
+
+use super::world::World;
+use crate::node::{
+    Link, LinkId, Node, NodeFailure, NodeName, Operation, Outcome, SendAs, sealed::Sealed,
+};
+
+/// A simulated master, from the side of one client.
+#[derive(Debug)]
+pub struct SimNode {
+    pub(super) name: NodeName,
+    pub(super) world: World,
+    pub(super) client: usize,
+    pub(super) node: usize,
+    pub(super) connect_timeout: Duration,
+}
+
+impl Sealed for SimNode {}
+
+impl Node for SimNode {
+    type Link = SimLink;
+
+    fn name(&self) -> &NodeName {
+        &self.name
+    }
+
+    async fn connect(&self, stale: &[LinkId]) -> Result<SimLink, NodeFailure> {
+        let (connection, answer, closed) = self.world.connect(self.client, self.node, stale);
+        // From here on the connection is closed however this future ends.
+        let open = OpenConnection { world: self.world.clone(), id: connection };
+        let no_answer = |cause: &str| NodeFailure::Unreachable { cause: cause.to_owned() };
+        match timeout(self.connect_timeout, answer).await {
+            Ok(Ok(Ok(id))) => Ok(SimLink { id, open, closed }),
+            Ok(Ok(Err(failure))) => Err(failure),
+            Ok(Err(_)) => Err(no_answer("the connection was closed")),
+            Err(_) => Err(no_answer("no answer to the connection attempt")),
+        }
+    }
+}
+
+#[derive(Debug)]
+struct OpenConnection {
+    world: World,
+    id: u64,
+}
+
+impl Drop for OpenConnection {
+    fn drop(&mut self) {
+        self.world.close(self.id);
+    }
+}
+
+/// A connection to a simulated master.
+#[derive(Debug)]
+pub struct SimLink {
+    id: LinkId,
+    open: OpenConnection,
+    closed: oneshot::Receiver<String>,
+}
+
+impl Sealed for SimLink {}
+
+impl Link for SimLink {
+    fn id(&self) -> &LinkId {
+        &self.id
+    }
+
+    fn call(
+        &self,
+        operation: &Operation,
+        send_as: SendAs,
+        limit: Duration,
+    ) -> impl Future<Output = Outcome> + Send + 'static {
+        let (world, connection, operation) =
+            (self.open.world.clone(), self.open.id, operation.clone());
+        // Sent at the first poll, as the real one is.
+        async move {
+            let answer = world.call(connection, &operation, send_as);
+            match timeout(limit, answer).await {
+                Ok(Ok(outcome)) => outcome,
+                Ok(Err(_)) => Err(NodeFailure::Disconnected { cause: "closed".to_owned() }),
+                Err(_) => Err(NodeFailure::Timeout { after: limit }),
+            }
+        }
+    }
+
+    async fn closed(&mut self) -> String {
+        (&mut self.closed).await.unwrap_or_else(|_| "closed".to_owned())
+    }
+
+    async fn close(self) {
+        drop(self);
+    }
+}

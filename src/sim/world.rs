@@ -1,0 +1,637 @@
+//! The network between simulated clients and masters, and the order of everything that happens.
+//!
+//! All that is under way is in one queue, ordered by due time and then by the order in which it was
+//! sent, and one task delivers it. Chance comes from one generator. So a run is a function of its seed.
+//!
+//! A connection is as good as TCP: requests arrive in their order, replies too, and both sides find
+//! out about an end. As with RESP, a client matches replies to requests by their order alone: a reply
+//! that is swallowed on the way puts all later ones out of step.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    fmt::{Debug, Write as _},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use rand::{RngExt, SeedableRng, rngs::StdRng};
+use tokio::{
+    sync::{Notify, oneshot},
+    time::{Instant, sleep_until},
+};
+
+use super::{
+    faults::{Direction, LinkFaults},
+    master::Master,
+};
+use crate::node::{LinkId, NodeFailure, Operation, Outcome, SendAs};
+
+/// What a client sends on a connection.
+#[derive(Clone, Debug)]
+enum Request {
+    Hello { stale: Vec<LinkId> },
+    Call { operation: Operation, send_as: SendAs },
+    Close,
+}
+
+/// What a server sends on a connection.
+#[derive(Clone, Debug)]
+enum Reply {
+    Hello(LinkId),
+    Answer(Outcome),
+    Closed(&'static str),
+}
+
+#[derive(Debug)]
+enum Delivery {
+    ToServer { connection: u64, request: Request, number: u64 },
+    ToClient { connection: u64, reply: Reply, number: u64 },
+}
+
+/// A question of a client, waiting for its reply.
+#[derive(Debug)]
+enum Asked {
+    Hello(oneshot::Sender<Result<LinkId, NodeFailure>>),
+    Call(oneshot::Sender<Outcome>),
+}
+
+#[derive(Debug)]
+struct Connection {
+    client: usize,
+    node: usize,
+    /// Whether the server has accepted it and not closed it.
+    open_at_server: bool,
+    /// Arrived at a frozen server, and not read.
+    unread: VecDeque<(u64, Request)>,
+    /// The client's questions without a reply, in their order.
+    asked: VecDeque<(u64, Asked)>,
+    closed: Option<oneshot::Sender<String>>,
+    open_at_client: bool,
+    next_number: u64,
+    last_arrival: [Instant; 2],
+}
+
+#[derive(Debug)]
+struct Server {
+    name: String,
+    master: Master,
+    up: bool,
+    frozen: bool,
+    may_kill_clients: bool,
+}
+
+/// An assumption of the lock's safety that a fault has broken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct BrokenAssumption {
+    /// When, in true time since the cluster was made.
+    pub at: Duration,
+    /// Which node.
+    pub node: usize,
+    /// What happened.
+    pub what: &'static str,
+}
+
+pub(super) struct State {
+    origin: Instant,
+    rng: StdRng,
+    servers: Vec<Server>,
+    links: BTreeMap<(usize, usize), LinkFaults>,
+    held: BTreeMap<(usize, usize, Direction), Vec<Delivery>>,
+    connections: BTreeMap<u64, Connection>,
+    last_connection: u64,
+    queue: BTreeMap<(Instant, u64), Delivery>,
+    last_delivery: u64,
+    clients: usize,
+    trace: Option<String>,
+    broken: Vec<BrokenAssumption>,
+    operations: u64,
+}
+
+/// Everything that simulated processes share. Cheap to clone.
+#[derive(Clone)]
+pub(super) struct World {
+    state: Arc<Mutex<State>>,
+    wake: Arc<Notify>,
+}
+
+impl Debug for World {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("World").finish_non_exhaustive()
+    }
+}
+
+impl World {
+    pub(super) fn new(names: Vec<String>, seed: u64, origin: Instant) -> Self {
+        let servers = names.into_iter().map(|name| Server {
+            name,
+            master: Master::new(super::Persistence::default()),
+            up: true,
+            frozen: false,
+            may_kill_clients: true,
+        });
+        let state = State {
+            origin,
+            rng: StdRng::seed_from_u64(seed),
+            servers: servers.collect(),
+            links: BTreeMap::new(),
+            held: BTreeMap::new(),
+            connections: BTreeMap::new(),
+            last_connection: 0,
+            queue: BTreeMap::new(),
+            last_delivery: 0,
+            clients: 0,
+            trace: None,
+            broken: Vec::new(),
+            operations: 0,
+        };
+        Self { state: Arc::new(Mutex::new(state)), wake: Arc::new(Notify::new()) }
+    }
+
+    /// Delivers what is under way, until nobody but this task knows the world any more.
+    pub(super) fn driver(&self) -> impl Future<Output = ()> + Send + 'static {
+        let (state, wake) = (Arc::downgrade(&self.state), Arc::clone(&self.wake));
+        async move {
+            loop {
+                let next = {
+                    let Some(state) = state.upgrade() else { return };
+                    let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
+                    state.deliver_due(Instant::now());
+                    state.queue.first_key_value().map(|((due, _), _)| *due)
+                };
+                tokio::select! {
+                    biased;
+                    () = wake.notified() => {}
+                    () = until(next) => {}
+                }
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Looks at or changes the world, and has the driver look at it again.
+    pub(super) fn with<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+        let changed = change(&mut self.lock());
+        self.wake.notify_one();
+        changed
+    }
+
+    /// Opens a connection. What comes of it arrives through the receivers.
+    pub(super) fn connect(
+        &self,
+        client: usize,
+        node: usize,
+        stale: &[LinkId],
+    ) -> (u64, oneshot::Receiver<Result<LinkId, NodeFailure>>, oneshot::Receiver<String>) {
+        let (asked, answer) = oneshot::channel();
+        let (closed, was_closed) = oneshot::channel();
+        let id = self.with(|state| {
+            let id = state.open(client, node, closed);
+            let hello = Request::Hello { stale: stale.to_vec() };
+            state.ask(id, hello, Some(Asked::Hello(asked)));
+            id
+        });
+        (id, answer, was_closed)
+    }
+
+    pub(super) fn call(
+        &self,
+        connection: u64,
+        operation: &Operation,
+        send_as: SendAs,
+    ) -> oneshot::Receiver<Outcome> {
+        let (asked, answer) = oneshot::channel();
+        self.with(|state| {
+            let call = Request::Call { operation: operation.clone(), send_as };
+            state.ask(connection, call, Some(Asked::Call(asked)));
+        });
+        answer
+    }
+
+    pub(super) fn close(&self, connection: u64) {
+        self.with(|state| {
+            state.ask(connection, Request::Close, None);
+            if let Some(connection) = state.connections.get_mut(&connection) {
+                connection.open_at_client = false;
+                connection.asked.clear();
+                connection.closed = None;
+            }
+            state.forget(connection);
+        });
+    }
+}
+
+async fn until(due: Option<Instant>) {
+    match due {
+        Some(due) => sleep_until(due).await,
+        None => std::future::pending().await,
+    }
+}
+
+// The network.
+impl State {
+    pub(super) fn now(&self) -> Duration {
+        Instant::now().saturating_duration_since(self.origin)
+    }
+
+    pub(super) fn new_client(&mut self) -> (usize, u64) {
+        let client = self.clients;
+        self.clients = client.saturating_add(1);
+        (client, self.rng.random())
+    }
+
+    fn open(&mut self, client: usize, node: usize, closed: oneshot::Sender<String>) -> u64 {
+        self.last_connection = self.last_connection.saturating_add(1);
+        let now = Instant::now();
+        let connection = Connection {
+            client,
+            node,
+            open_at_server: false,
+            unread: VecDeque::new(),
+            asked: VecDeque::new(),
+            closed: Some(closed),
+            open_at_client: true,
+            next_number: 0,
+            last_arrival: [now, now],
+        };
+        self.connections.insert(self.last_connection, connection);
+        self.last_connection
+    }
+
+    fn ask(&mut self, id: u64, request: Request, asked: Option<Asked>) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        connection.next_number = connection.next_number.saturating_add(1);
+        let number = connection.next_number;
+        if let Some(asked) = asked {
+            connection.asked.push_back((number, asked));
+        }
+        let (client, node) = (connection.client, connection.node);
+        self.note(|state| format!("c{client} → {} {number}#{id} {request:?}", state.name(node)));
+        let faults = self.faults(client, node);
+        let is_call = matches!(request, Request::Call { .. });
+        if is_call && self.chance(faults.lose_request) {
+            self.note(|state| format!("lost on the way to {}: {number}#{id}", state.name(node)));
+            return;
+        }
+        if is_call && self.chance(faults.duplicate_request) {
+            let request = request.clone();
+            self.note(|state| format!("twice on the way to {}: {number}#{id}", state.name(node)));
+            self.transport(Delivery::ToServer { connection: id, request, number: 0 });
+        }
+        self.transport(Delivery::ToServer { connection: id, request, number });
+    }
+
+    fn reply(&mut self, id: u64, number: u64, reply: Reply) {
+        let Some(connection) = self.connections.get(&id) else { return };
+        let (client, node) = (connection.client, connection.node);
+        self.note(|state| format!("{} → c{client} {number}#{id} {reply:?}", state.name(node)));
+        let faults = self.faults(client, node);
+        if matches!(reply, Reply::Answer(_)) && self.chance(faults.lose_reply) {
+            self.note(|state| format!("lost on the way from {}: {number}#{id}", state.name(node)));
+            return;
+        }
+        self.transport(Delivery::ToClient { connection: id, reply, number });
+    }
+
+    /// Puts a message on its way: to arrive after the link's latency, but not before what was sent
+    /// earlier on the same connection in the same direction.
+    fn transport(&mut self, delivery: Delivery) {
+        let (id, direction) = match &delivery {
+            Delivery::ToServer { connection, .. } => (*connection, Direction::ToServer),
+            Delivery::ToClient { connection, .. } => (*connection, Direction::ToClient),
+        };
+        let Some(connection) = self.connections.get(&id) else { return };
+        let (client, node) = (connection.client, connection.node);
+        let faults = self.faults(client, node);
+        if faults.is_blocked(direction) {
+            self.held.entry((client, node, direction)).or_default().push(delivery);
+            return;
+        }
+        let (shortest, longest) = faults.latency_ms;
+        let latency =
+            Duration::from_millis(self.rng.random_range(shortest..=longest.max(shortest)));
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        let [to_server, to_client] = &mut connection.last_arrival;
+        let last = match direction {
+            Direction::ToServer => to_server,
+            Direction::ToClient => to_client,
+        };
+        let now = Instant::now();
+        let due = now.checked_add(latency).unwrap_or(now).max(*last);
+        *last = due;
+        self.last_delivery = self.last_delivery.saturating_add(1);
+        self.queue.insert((due, self.last_delivery), delivery);
+    }
+
+    fn deliver_due(&mut self, now: Instant) {
+        while let Some(entry) = self.queue.first_entry() {
+            if entry.key().0 > now {
+                break;
+            }
+            match entry.remove() {
+                Delivery::ToServer { connection, request, number } => {
+                    self.arrive_at_server(connection, number, request);
+                }
+                Delivery::ToClient { connection, reply, number } => {
+                    self.arrive_at_client(connection, number, reply);
+                }
+            }
+        }
+    }
+
+    fn arrive_at_server(&mut self, id: u64, number: u64, request: Request) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        let node = connection.node;
+        let Some(server) = self.servers.get(node) else { return };
+        if !server.up {
+            self.reply(id, 0, Reply::Closed("connection refused"));
+        } else if server.frozen {
+            connection.unread.push_back((number, request));
+        } else {
+            self.read(id, number, request);
+        }
+    }
+
+    /// The server reads a request and answers it.
+    fn read(&mut self, id: u64, number: u64, request: Request) {
+        let now = self.now();
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        let node = connection.node;
+        if matches!(request, Request::Hello { .. }) {
+            connection.open_at_server = true;
+        } else if !connection.open_at_server {
+            self.reply(id, 0, Reply::Closed("connection reset"));
+            return;
+        }
+        let Some(server) = self.servers.get_mut(node) else { return };
+        match request {
+            Request::Hello { stale } => {
+                server.master.load_scripts();
+                let run_id = format!("{}/{}", server.name, server.master.run);
+                if server.may_kill_clients {
+                    self.kill(&stale, &run_id);
+                }
+                let client_id = i64::try_from(id).ok();
+                self.reply(id, number, Reply::Hello(LinkId { run_id, client_id }));
+            }
+            Request::Call { operation, send_as } => {
+                let outcome = server.master.execute(&operation, send_as, now);
+                self.operations = self.operations.saturating_add(1);
+                // A request that the network doubled is executed twice; one reply is enough.
+                if number > 0 {
+                    self.reply(id, number, Reply::Answer(outcome));
+                } else {
+                    self.note(|_| format!("doubled request executed: {outcome:?}"));
+                }
+            }
+            Request::Close => {
+                connection_mut(&mut self.connections, id, |c| c.open_at_server = false);
+                self.forget(id);
+            }
+        }
+    }
+
+    /// `CLIENT KILL ID`: what the killed connection had sent and was not read is never read.
+    fn kill(&mut self, stale: &[LinkId], run_id: &str) {
+        let ids = stale.iter().filter(|old| old.run_id == run_id).filter_map(|old| old.client_id);
+        for id in ids.filter_map(|id| u64::try_from(id).ok()) {
+            connection_mut(&mut self.connections, id, |connection| {
+                connection.open_at_server = false;
+                connection.unread.clear();
+            });
+            self.reply(id, 0, Reply::Closed("killed"));
+        }
+    }
+
+    fn arrive_at_client(&mut self, id: u64, number: u64, reply: Reply) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        match reply {
+            Reply::Closed(cause) => {
+                connection.open_at_client = false;
+                for (_, asked) in connection.asked.drain(..) {
+                    asked.fail(cause);
+                }
+                if let Some(closed) = connection.closed.take() {
+                    closed.send(cause.to_owned()).ok();
+                }
+                self.forget(id);
+            }
+            Reply::Hello(link) => {
+                if let Some((_, Asked::Hello(asked))) = connection.asked.pop_front() {
+                    asked.send(Ok(link)).ok();
+                }
+            }
+            Reply::Answer(outcome) => {
+                if let Some((expected, Asked::Call(asked))) = connection.asked.pop_front() {
+                    let out_of_step =
+                        NodeFailure::Disconnected { cause: "a reply out of step".to_owned() };
+                    let outcome = if expected == number { outcome } else { Err(out_of_step) };
+                    asked.send(outcome).ok();
+                }
+            }
+        }
+    }
+
+    /// A connection that is closed on both sides is nothing any more.
+    fn forget(&mut self, id: u64) {
+        if self
+            .connections
+            .get(&id)
+            .is_some_and(|c| !c.open_at_client && !c.open_at_server && c.unread.is_empty())
+            && !self.is_under_way(id)
+        {
+            self.connections.remove(&id);
+        }
+    }
+
+    fn is_under_way(&self, id: u64) -> bool {
+        let is_of = |delivery: &Delivery| match delivery {
+            Delivery::ToServer { connection, .. } | Delivery::ToClient { connection, .. } => {
+                *connection == id
+            }
+        };
+        self.queue.values().any(is_of) || self.held.values().flatten().any(is_of)
+    }
+
+    fn faults(&self, client: usize, node: usize) -> LinkFaults {
+        self.links.get(&(client, node)).copied().unwrap_or_default()
+    }
+
+    fn chance(&mut self, percent: u8) -> bool {
+        percent > 0 && self.rng.random_range(0..100) < percent
+    }
+
+    fn name(&self, node: usize) -> &str {
+        self.servers.get(node).map_or("?", |server| &server.name)
+    }
+}
+
+impl Asked {
+    fn fail(self, cause: &str) {
+        let cause = cause.to_owned();
+        match self {
+            Self::Hello(asked) => {
+                asked.send(Err(NodeFailure::Unreachable { cause })).ok();
+            }
+            Self::Call(asked) => {
+                asked.send(Err(NodeFailure::Disconnected { cause })).ok();
+            }
+        }
+    }
+}
+
+fn connection_mut(
+    connections: &mut BTreeMap<u64, Connection>,
+    id: u64,
+    change: impl FnOnce(&mut Connection),
+) {
+    if let Some(connection) = connections.get_mut(&id) {
+        change(connection);
+    }
+}
+
+// What a test does to it, and sees of it.
+impl State {
+    pub(super) fn master<T>(
+        &mut self,
+        node: usize,
+        look: impl FnOnce(&mut Master, Duration) -> T,
+    ) -> Option<T> {
+        let now = self.now();
+        self.servers.get_mut(node).map(|server| look(&mut server.master, now))
+    }
+
+    pub(super) fn nodes(&self) -> Vec<String> {
+        self.servers.iter().map(|server| server.name.clone()).collect()
+    }
+
+    pub(super) fn is_up(&self, node: usize) -> bool {
+        self.servers.get(node).is_some_and(|server| server.up)
+    }
+
+    pub(super) fn is_frozen(&self, node: usize) -> bool {
+        self.servers.get(node).is_some_and(|server| server.frozen)
+    }
+
+    pub(super) fn set_faults(&mut self, client: usize, node: usize, faults: LinkFaults) {
+        self.note(|state| format!("link c{client} – {}: {faults:?}", state.name(node)));
+        self.links.insert((client, node), faults);
+        for direction in [Direction::ToServer, Direction::ToClient] {
+            if !faults.is_blocked(direction) {
+                // What was stuck arrives now, as TCP sends it again.
+                for delivery in self.held.remove(&(client, node, direction)).unwrap_or_default() {
+                    self.transport(delivery);
+                }
+            }
+        }
+    }
+
+    /// Closes all connections of a link, as a middlebox that forgets does. What was sent before still
+    /// arrives at the server.
+    pub(super) fn reset_link(&mut self, client: usize, node: usize) {
+        self.note(|state| format!("reset c{client} – {}", state.name(node)));
+        let on_link = self.connections.iter().filter(|(_, c)| c.client == client && c.node == node);
+        for id in on_link.map(|(id, _)| *id).collect::<Vec<_>>() {
+            self.arrive_at_client(id, 0, Reply::Closed("connection reset"));
+        }
+    }
+
+    pub(super) fn freeze(&mut self, node: usize) {
+        self.note(|state| format!("{} freezes", state.name(node)));
+        if let Some(server) = self.servers.get_mut(node) {
+            server.frozen = true;
+        }
+    }
+
+    /// Goes on, and reads what has come meanwhile: each connection in its order, the connections mixed.
+    pub(super) fn thaw(&mut self, node: usize) {
+        self.note(|state| format!("{} thaws", state.name(node)));
+        if let Some(server) = self.servers.get_mut(node) {
+            server.frozen = false;
+        }
+        loop {
+            let waiting =
+                self.connections.iter().filter(|(_, c)| c.node == node && !c.unread.is_empty());
+            let waiting: Vec<u64> = waiting.map(|(id, _)| *id).collect();
+            if waiting.is_empty() {
+                break;
+            }
+            let chosen = self.rng.random_range(0..waiting.len());
+            let Some(id) = waiting.get(chosen).copied() else { break };
+            let next = self.connections.get_mut(&id).and_then(|c| c.unread.pop_front());
+            if let Some((number, request)) = next {
+                self.read(id, number, request);
+            }
+        }
+    }
+
+    /// The process ends at once; its connections break.
+    pub(super) fn crash(&mut self, node: usize) {
+        let now = self.now();
+        let Some(server) = self.servers.get_mut(node).filter(|server| server.up) else { return };
+        server.up = false;
+        server.frozen = false;
+        let lost = server.master.crash(now);
+        self.note(|state| format!("{} crashes, data lost: {lost}", state.name(node)));
+        if lost {
+            self.assumption_broken(node, "a node forgot");
+        }
+        let of_node = self.connections.iter().filter(|(_, c)| c.node == node);
+        for id in of_node.map(|(id, _)| *id).collect::<Vec<_>>() {
+            connection_mut(&mut self.connections, id, |connection| {
+                connection.open_at_server = false;
+                connection.unread.clear();
+            });
+            self.reply(id, 0, Reply::Closed("the server ended"));
+        }
+    }
+
+    pub(super) fn restart(&mut self, node: usize) {
+        self.note(|state| format!("{} starts", state.name(node)));
+        if let Some(server) = self.servers.get_mut(node).filter(|server| !server.up) {
+            server.up = true;
+            server.master.restart();
+        }
+    }
+
+    pub(super) fn allow_kill(&mut self, node: usize, allowed: bool) {
+        if let Some(server) = self.servers.get_mut(node) {
+            server.may_kill_clients = allowed;
+        }
+    }
+
+    pub(super) fn assumption_broken(&mut self, node: usize, what: &'static str) {
+        let at = self.now();
+        self.note(|state| format!("assumption broken: {what} ({})", state.name(node)));
+        self.broken.push(BrokenAssumption { at, node, what });
+    }
+
+    pub(super) fn broken(&self) -> &[BrokenAssumption] {
+        &self.broken
+    }
+
+    pub(super) fn operations(&self) -> u64 {
+        self.operations
+    }
+
+    pub(super) fn start_trace(&mut self) {
+        self.trace = Some(String::new());
+    }
+
+    pub(super) fn take_trace(&mut self) -> String {
+        self.trace.take().unwrap_or_default()
+    }
+
+    /// Writes a line of the trace, which costs nothing while there is none.
+    pub(super) fn note(&mut self, line: impl FnOnce(&Self) -> String) {
+        if self.trace.is_some() {
+            let (now, line) = (self.now(), line(self));
+            if let Some(trace) = &mut self.trace {
+                writeln!(trace, "[{:>10.3}] {line}", now.as_secs_f64()).ok();
+            }
+        }
+    }
+}

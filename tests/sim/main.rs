@@ -1,0 +1,19 @@
+//! Thousands of schedules in virtual time, each a function of its seed.
+//!
+//! `SEED=123 cargo test --features sim --test sim replay -- --nocapture` replays one and prints what
+//! happened, node by node. `RUNS=100000` sets how many a run takes, from seed `FROM=`.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::arithmetic_side_effects,
+    clippy::disallowed_methods,
+    clippy::print_stdout,
+    reason = "a failing test may panic, and says what happened"
+)]
+
+mod plan;
+mod run;
+mod volume;
+mod regressions;

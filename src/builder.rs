@@ -4,11 +4,7 @@ use std::time::Duration;
 
 use fred::types::config::Config;
 use futures::{FutureExt, future::select_all};
-use tokio::{
-    runtime::Handle,
-    sync::watch,
-    time::{Instant, timeout_at},
-};
+use tokio::{runtime::Handle, sync::watch, time::timeout_at};
 
 #[cfg(feature = "sim")]
 use crate::sim::{SimClient, SimCluster};
@@ -316,8 +312,7 @@ fn check_members<'a>(
 }
 
 async fn wait_for_quorum(redlock: &Redlock, limit: Duration) -> Result<(), ConnectError> {
-    let started = Instant::now();
-    let mut deadline = started.checked_add(limit).unwrap_or(started);
+    let mut deadline = due_after(limit);
     let mut grace = None;
     let mut states = redlock.states();
     loop {
@@ -336,7 +331,15 @@ async fn wait_for_quorum(redlock: &Redlock, limit: Duration) -> Result<(), Conne
         if connected >= quorum {
             deadline = *grace.get_or_insert_with(|| due_after(GRACE));
         }
-        let changes = states.iter_mut().map(|(_, state)| state.changed().boxed());
+        let changes = states.iter_mut().map(|(_, state)| {
+            async {
+                // The state of a lane that has ended does not change any more.
+                if state.changed().await.is_err() {
+                    std::future::pending::<()>().await;
+                }
+            }
+            .boxed()
+        });
         if timeout_at(deadline, select_all(changes)).await.is_err() {
             if connected >= quorum {
                 return Ok(());

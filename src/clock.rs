@@ -70,8 +70,9 @@ impl SimClock {
 
 /// When a timer of `span` from now is due. Timers do not count suspend: no validity rests on one.
 pub(crate) fn due_after(span: Duration) -> tokio::time::Instant {
+    const FAR: Duration = Duration::from_secs(30 * 365 * 24 * 3600);
     let now = tokio::time::Instant::now();
-    now.checked_add(span).unwrap_or(now)
+    now.checked_add(span.min(FAR)).unwrap_or(now)
 }
 
 #[cfg(unix)]

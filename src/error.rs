@@ -173,7 +173,8 @@ pub enum AcquireError {
     /// The call cannot work as made. Nothing was sent; retrying is pointless.
     #[error("invalid options")]
     Options(#[from] OptionsError),
-    /// The [`Redlock`](crate::Redlock) was shut down. Nothing was sent.
+    /// The [`Redlock`](crate::Redlock) was shut down. Should that have happened in the middle of the
+    /// round, what it set goes with its ttl.
     #[error("the Redlock was shut down")]
     ShutDown,
 }

@@ -6,7 +6,6 @@ use std::{
         Arc,
         atomic::{AtomicUsize, Ordering},
     },
-    time::Duration,
 };
 
 use super::ReplyTo;
@@ -20,7 +19,6 @@ use crate::{
 #[derive(Debug)]
 struct Owed {
     key: Key,
-    timeout: Duration,
     reply_to: Option<ReplyTo>,
     on_the_wire: bool,
     /// Owed since before the node came back: votes wait for it.
@@ -54,39 +52,33 @@ impl Ledger {
     }
 
     /// A new release is owed. One per owner: a second one takes the first one's place.
-    pub(super) fn owe(
-        &mut self,
-        owner: OwnerId,
-        key: Key,
-        timeout: Duration,
-        reply_to: Option<ReplyTo>,
-    ) {
+    pub(super) fn owe(&mut self, owner: OwnerId, key: Key, reply_to: Option<ReplyTo>) {
         if let Some(entry) = self.entries.get_mut(&owner) {
             if reply_to.is_some() {
                 entry.reply_to = reply_to;
             }
             return;
         }
-        let owed = Owed { key, timeout, reply_to, on_the_wire: false, missed: false };
+        let owed = Owed { key, reply_to, on_the_wire: false, missed: false };
         self.entries.insert(owner, owed);
         self.to_send.push_back(owner);
         self.count.store(self.entries.len(), Ordering::Relaxed);
     }
 
     /// The next release to send, which then is on the wire.
-    pub(super) fn next(&mut self) -> Option<(OwnerId, Key, Duration)> {
+    pub(super) fn next(&mut self) -> Option<OwnerId> {
         while let Some(owner) = self.to_send.pop_front() {
             if let Some(entry) = self.entries.get_mut(&owner) {
                 entry.on_the_wire = true;
-                return Some((owner, entry.key.clone(), entry.timeout));
+                return Some(owner);
             }
         }
         None
     }
 
-    /// What an owner's release needs to be sent once more.
-    pub(super) fn again(&self, owner: OwnerId) -> Option<(Key, Duration)> {
-        self.entries.get(&owner).map(|entry| (entry.key.clone(), entry.timeout))
+    /// The key that an owner's release is about.
+    pub(super) fn key(&self, owner: OwnerId) -> Option<Key> {
+        self.entries.get(&owner).map(|entry| entry.key.clone())
     }
 
     /// The node answered: nothing is owed to it any more for this owner.
@@ -110,9 +102,13 @@ impl Ledger {
         }
     }
 
-    /// Whether an owner's release still has to be sent.
-    pub(super) fn is_unsent(&self, owner: OwnerId) -> bool {
-        self.entries.get(&owner).is_some_and(|entry| !entry.on_the_wire)
+    /// The node answered, but will not now: votes wait until it does.
+    pub(super) fn rejected(&mut self, owner: OwnerId, failure: NodeFailure) {
+        self.unanswered(owner, failure);
+        if let Some(entry) = self.entries.get_mut(&owner) {
+            self.missed = self.missed.saturating_add(usize::from(!entry.missed));
+            entry.missed = true;
+        }
     }
 
     /// Everything that is not on the wire is to be sent.
@@ -140,18 +136,16 @@ mod tests {
     use super::*;
     use crate::node::Answer;
 
-    const TIMEOUT: Duration = Duration::from_millis(50);
-
     fn ledger(owners: &[OwnerId]) -> Ledger {
         let mut ledger = Ledger::new(Arc::default());
         for owner in owners {
-            ledger.owe(*owner, Key::new("k"), TIMEOUT, None);
+            ledger.owe(*owner, Key::new("k"), None);
         }
         ledger
     }
 
     fn sent(ledger: &mut Ledger) -> Vec<OwnerId> {
-        std::iter::from_fn(|| ledger.next()).map(|(owner, ..)| owner).collect()
+        std::iter::from_fn(|| ledger.next()).collect()
     }
 
     #[test]
@@ -184,7 +178,7 @@ mod tests {
         let owners = [OwnerId::random(), OwnerId::random()];
         let mut ledger = ledger(&owners);
         ledger.node_is_back();
-        ledger.owe(OwnerId::random(), Key::new("k"), TIMEOUT, None);
+        ledger.owe(OwnerId::random(), Key::new("k"), None);
         ledger.settle(owners[0], Ok(Answer::Done));
         assert!(!ledger.caught_up());
         ledger.settle(owners[1], Ok(Answer::Missing));
@@ -192,10 +186,23 @@ mod tests {
     }
 
     #[test]
+    fn a_node_that_rejects_a_release_has_not_caught_up() {
+        let owner = OwnerId::random();
+        let mut ledger = ledger(&[owner]);
+        let busy = NodeFailure::Rejected { message: "BUSY".into() };
+        for _ in 0..2 {
+            ledger.rejected(owner, busy.clone());
+            assert!(!ledger.caught_up());
+        }
+        ledger.settle(owner, Ok(Answer::Done));
+        assert!(ledger.caught_up());
+    }
+
+    #[test]
     fn what_is_on_the_wire_is_not_sent_twice() {
         let owners = [OwnerId::random(), OwnerId::random()];
         let mut ledger = ledger(&owners);
-        let (first, ..) = ledger.next().unwrap();
+        let first = ledger.next().unwrap();
         ledger.send_again();
         assert_eq!(
             sent(&mut ledger),

@@ -10,12 +10,15 @@
 //! 1. A release goes out after every acquire of the same owner that was put into the queue before.
 //! 2. A release stays owed until the node has answered it, over any number of connections.
 //! 3. No vote is sent on a connection before the node has answered every release that was owed when
-//!    the connection was made or came back to life. This bounds what can pile up on a flapping node.
-//! 4. A call is answered exactly once, also when its connection is lost, and never by waiting for a
+//!    the connection was made or came back to life, or that it rejected. This bounds what can pile up
+//!    on a node that flaps.
+//! 4. A vote is answered exactly once and in time, also when its connection is lost, and at once by a
 //!    node that is known not to answer.
 //! 5. At most `max_in_flight` votes are in the queue and on the wire together.
 
 mod ledger;
+mod calls;
+mod connection;
 mod worker;
 
 use std::{
@@ -124,7 +127,7 @@ impl Drop for Permit {
 #[derive(Debug)]
 enum Request {
     Vote { operation: Operation, timeout: Duration, reply_to: ReplyTo, permit: Permit },
-    Release { key: Key, owner: OwnerId, timeout: Duration, reply_to: Option<ReplyTo> },
+    Release { key: Key, owner: OwnerId, reply_to: Option<ReplyTo> },
     ShutDown { undelivered: oneshot::Sender<usize> },
 }
 
@@ -178,14 +181,11 @@ impl Lane {
     }
 
     /// Owes a release to the node. Never waits, never fails: after a shutdown the ttl does it.
-    pub(crate) fn release(
-        &self,
-        key: Key,
-        owner: OwnerId,
-        timeout: Duration,
-        reply_to: Option<ReplyTo>,
-    ) {
-        self.put(Request::Release { key, owner, timeout, reply_to });
+    ///
+    /// Whoever waits is told at once where the node cannot be asked now, and otherwise hears of its
+    /// answer, when that comes: waiting has to be bounded by the round.
+    pub(crate) fn release(&self, key: Key, owner: OwnerId, reply_to: Option<ReplyTo>) {
+        self.put(Request::Release { key, owner, reply_to });
     }
 
     /// Ends the lane after what it owes, or after a bound. The number of releases that the node has
@@ -193,7 +193,7 @@ impl Lane {
     pub(crate) async fn shut_down(&self) -> usize {
         let (undelivered, answer) = oneshot::channel();
         self.put(Request::ShutDown { undelivered });
-        answer.await.unwrap_or(0)
+        answer.await.unwrap_or_else(|_| self.owed.load(Ordering::Relaxed))
     }
 
     fn put(&self, request: Request) {

@@ -1,14 +1,21 @@
 //! The task behind a lane: a state machine over the connection, the queue and the answers.
 
-use std::{collections::BTreeMap, mem, sync::Arc, time::Duration};
-
-use futures::{StreamExt, future::BoxFuture, stream::FuturesUnordered};
-use tokio::{
-    sync::{mpsc, oneshot, watch},
-    time::{Instant, sleep, sleep_until},
+use std::{
+    sync::{Arc, atomic::AtomicUsize},
+    time::Duration,
 };
 
-use super::{NodeState, Permit, ReplyTo, Request, ledger::Ledger};
+use tokio::{
+    sync::{mpsc, oneshot, watch},
+    time::{Instant, sleep_until},
+};
+
+use super::{
+    NodeState, Request,
+    calls::{Call, Calls, SILENCE, Vote},
+    connection::{Change, Connection},
+    ledger::Ledger,
+};
 use crate::{
     backoff::Backoff,
     clock::due_after,
@@ -30,40 +37,13 @@ const DRAIN: Duration = Duration::from_secs(2);
 const RECONNECT: Backoff =
     Backoff { first: Duration::from_millis(50), cap: Duration::from_millis(400) };
 
-/// The connection, or the attempt to have one.
-enum Connection<L> {
-    Trying { attempt: BoxFuture<'static, Result<L, NodeFailure>>, cause: NodeFailure },
-    Open { link: L, frozen: Option<Frozen> },
-}
-
-/// Since a command was not answered in time.
-struct Frozen {
-    probe_again: Instant,
-}
-
-/// Something sent to the node and not answered.
-enum Call {
-    Vote(Vote),
-    Release { owner: OwnerId },
-    Probe,
-}
-
-struct Vote {
-    operation: Operation,
-    timeout: Duration,
-    reply_to: ReplyTo,
-    permit: Permit,
-    /// Its owner's release was put into the queue meanwhile: sent again, it would run after that.
-    disowned: bool,
-}
-
 enum Event<L> {
-    Answered(u64, Outcome),
-    Connected(Result<L, NodeFailure>),
-    Closed(String),
+    Answered(Call, Outcome),
+    Connection(Change<L>),
     Requested(Option<Request>),
     RetryReleases,
     ProbeAgain,
+    Overdue,
     Deadline,
 }
 
@@ -82,10 +62,9 @@ pub(super) struct Worker<N: Node> {
     connection: Connection<N::Link>,
     /// Links that were lost: the next one has what is left of them closed unread.
     stale: Vec<LinkId>,
+    /// Connections that failed or were lost since the node last answered.
     failures: u32,
-    calls: BTreeMap<u64, Call>,
-    answers: FuturesUnordered<BoxFuture<'static, (u64, Outcome)>>,
-    last_call: u64,
+    calls: Calls,
     retry_releases: Option<Instant>,
     ending: Option<Ending>,
     entropy: Entropy,
@@ -97,25 +76,22 @@ impl<N: Node> Worker<N> {
         queue: mpsc::UnboundedReceiver<Request>,
         max_in_flight: usize,
         state: watch::Sender<NodeState>,
-        owed: Arc<std::sync::atomic::AtomicUsize>,
+        owed: Arc<AtomicUsize>,
         entropy: Entropy,
     ) -> Self {
         let node = Arc::new(node);
         let cause = NodeFailure::Unreachable { cause: "not connected yet".to_owned() };
-        let attempt = attempt(Arc::clone(&node), Vec::new(), Duration::ZERO);
         Self {
+            connection: Connection::attempt(&node, Vec::new(), Duration::ZERO, cause),
             node,
             queue,
             queue_open: true,
             max_in_flight,
             state,
             ledger: Ledger::new(owed),
-            connection: Connection::Trying { attempt, cause },
             stale: Vec::new(),
             failures: 0,
-            calls: BTreeMap::new(),
-            answers: FuturesUnordered::new(),
-            last_call: 0,
+            calls: Calls::default(),
             retry_releases: None,
             ending: None,
             entropy,
@@ -125,10 +101,10 @@ impl<N: Node> Worker<N> {
     pub(super) async fn run(mut self) {
         while !self.finished() {
             match self.next_event().await {
-                Event::Answered(id, outcome) => self.answered(id, outcome),
-                Event::Connected(Ok(link)) => self.connected(link),
-                Event::Connected(Err(failure)) => self.not_connected(failure),
-                Event::Closed(cause) => self.lose_link(&cause),
+                Event::Answered(call, outcome) => self.answered(call, outcome),
+                Event::Connection(Change::Connected(Ok(link))) => self.connected(link),
+                Event::Connection(Change::Connected(Err(failure))) => self.not_connected(failure),
+                Event::Connection(Change::Closed(cause)) => self.lose_link(&cause),
                 Event::Requested(Some(request)) => self.requested(request),
                 Event::Requested(None) => {
                     self.queue_open = false;
@@ -139,7 +115,8 @@ impl<N: Node> Worker<N> {
                     self.ledger.send_again();
                     self.send_releases();
                 }
-                Event::ProbeAgain => self.probe(),
+                Event::ProbeAgain => self.probe_again(),
+                Event::Overdue => self.suspect(),
                 Event::Deadline => break,
             }
         }
@@ -148,25 +125,26 @@ impl<N: Node> Worker<N> {
 
     async fn next_event(&mut self) -> Event<N::Link> {
         let retry_releases = self.retry_releases;
+        let probe_again = self.connection.probe_again_at();
+        // Of a node that is known to be silent nothing is overdue.
+        let overdue = self.calls.overdue_at().filter(|_| probe_again.is_none());
         let deadline = self.ending.as_ref().map(|ending| ending.deadline);
-        let probe_again = match &self.connection {
-            Connection::Open { frozen, .. } => frozen.as_ref().map(|frozen| frozen.probe_again),
-            Connection::Trying { .. } => None,
-        };
         tokio::select! {
             // In this order a run is the same each time, and answers make room for requests.
             biased;
-            Some((id, outcome)) = self.answers.next() => Event::Answered(id, outcome),
-            event = connection_event(&mut self.connection) => event,
+            (call, outcome) = self.calls.answered() => Event::Answered(call, outcome),
+            change = self.connection.changed() => Event::Connection(change),
             request = self.queue.recv(), if self.queue_open => Event::Requested(request),
             () = at(retry_releases) => Event::RetryReleases,
             () = at(probe_again) => Event::ProbeAgain,
+            () = at(overdue) => Event::Overdue,
             () = at(deadline) => Event::Deadline,
         }
     }
 
     fn finished(&self) -> bool {
-        self.ending.is_some() && !self.queue_open && self.calls.is_empty() && self.ledger.len() == 0
+        let idle = self.calls.is_empty() && self.ledger.len() == 0;
+        self.ending.is_some() && !self.queue_open && idle
     }
 
     fn begin_ending(&mut self) -> &mut Ending {
@@ -198,19 +176,25 @@ impl<N: Node> Worker<N> {
         match request {
             Request::Vote { operation, timeout, reply_to, permit } => {
                 if let Some(why_not) = self.why_no_votes() {
+                    drop(permit);
                     reply_to.send(Err(why_not));
                 } else {
-                    let vote = Vote { operation, timeout, reply_to, permit, disowned: false };
-                    self.send(Call::Vote(vote), SendAs::Digest);
+                    self.send(Call::Vote(Vote {
+                        operation,
+                        sent_as: SendAs::Digest,
+                        timeout,
+                        deadline: due_after(timeout),
+                        reply_to,
+                        permit,
+                        disowned: false,
+                    }));
                 }
             }
-            Request::Release { key, owner, timeout, reply_to } => {
-                self.disown(owner);
-                self.ledger.owe(owner, key, timeout, reply_to);
+            Request::Release { key, owner, reply_to } => {
+                self.calls.disown(owner);
+                self.ledger.owe(owner, key, reply_to);
                 self.send_releases();
-                if self.ledger.is_unsent(owner) {
-                    let overloaded = NodeFailure::Overloaded { in_flight: self.max_in_flight };
-                    let why_not = self.why_no_votes().unwrap_or(overloaded);
+                if let Some(why_not) = self.connection.why_not() {
                     self.ledger.unanswered(owner, why_not);
                 }
             }
@@ -225,104 +209,109 @@ impl<N: Node> Worker<N> {
         if self.ending.is_some() {
             return Some(NodeFailure::ShutDown);
         }
-        match &self.connection {
-            Connection::Trying { cause, .. } => Some(cause.clone()),
-            Connection::Open { frozen: Some(_), .. } => Some(NodeFailure::Unresponsive),
-            Connection::Open { frozen: None, .. } => {
-                (!self.ledger.caught_up()).then(|| NodeFailure::Unreachable {
-                    cause: "back, but has not yet answered the releases that it missed".to_owned(),
-                })
-            }
-        }
+        let catching_up = || NodeFailure::Unreachable {
+            cause: "back, but has not yet answered the releases that it missed".to_owned(),
+        };
+        self.connection.why_not().or_else(|| (!self.ledger.caught_up()).then(catching_up))
     }
 
     /// Sends the releases that are due, as far as the connection and the bound allow.
     fn send_releases(&mut self) {
-        while matches!(self.connection, Connection::Open { frozen: None, .. })
-            && self.calls.len() < self.max_in_flight
-        {
-            let Some((owner, ..)) = self.ledger.next() else {
-                break;
-            };
-            self.send(Call::Release { owner }, SendAs::Digest);
+        while self.connection.why_not().is_none() && self.calls.len() < self.max_in_flight {
+            let Some(owner) = self.ledger.next() else { break };
+            self.send(Call::Release { owner, sent_as: SendAs::Digest });
         }
     }
 
-    fn send(&mut self, call: Call, send_as: SendAs) {
-        let Connection::Open { link, .. } = &self.connection else {
-            return;
-        };
-        let (operation, timeout) = match &call {
-            Call::Vote(vote) => (vote.operation.clone(), vote.timeout),
-            Call::Release { owner } => {
-                let Some((key, timeout)) = self.ledger.again(*owner) else {
-                    return;
-                };
-                (Operation::Release { key, owner: *owner }, timeout)
+    fn send(&mut self, call: Call) {
+        let Connection::Open { link, .. } = &self.connection else { return };
+        // A release and a probe wait for as long as the connection is trusted: a late answer is one.
+        let (operation, sent_as, timeout) = match &call {
+            Call::Vote(vote) => {
+                let left = vote.deadline.saturating_duration_since(Instant::now());
+                (vote.operation.clone(), vote.sent_as, left)
             }
-            Call::Probe => (Operation::Ping { nonce: self.last_call }, PATIENCE),
+            Call::Release { owner, sent_as } => {
+                let Some(key) = self.ledger.key(*owner) else { return };
+                (Operation::Release { key, owner: *owner }, *sent_as, PATIENCE)
+            }
+            Call::Probe => {
+                (Operation::Ping { nonce: self.calls.nonce() }, SendAs::Digest, PATIENCE)
+            }
         };
-        let answer = link.call(&operation, send_as, timeout);
-        self.last_call = self.last_call.wrapping_add(1);
-        let id = self.last_call;
-        self.calls.insert(id, call);
-        self.answers.push(Box::pin(async move { (id, answer.await) }));
+        self.calls.send(link, call, &operation, sent_as, timeout);
     }
 
     // Answers.
 
-    fn answered(&mut self, id: u64, outcome: Outcome) {
-        let Some(call) = self.calls.remove(&id) else {
-            return;
-        };
+    fn answered(&mut self, call: Call, outcome: Outcome) {
+        match &outcome {
+            Ok(_) => self.failures = 0,
+            Err(NodeFailure::Disconnected { cause }) => self.lose_link(&cause.clone()),
+            Err(_) => {}
+        }
         let timed_out = matches!(outcome, Err(NodeFailure::Timeout { .. }));
-        let lost = match &outcome {
-            Err(NodeFailure::Disconnected { cause }) => Some(cause.clone()),
-            _ => None,
-        };
         match call {
-            Call::Vote(vote) if outcome == Err(NodeFailure::NoScript) && !vote.disowned => {
-                self.send(Call::Vote(vote), SendAs::Text);
+            Call::Vote(vote) => self.vote_answered(vote, outcome),
+            Call::Release { owner, sent_as } => {
+                self.release_answered(owner, sent_as, outcome);
+                if timed_out {
+                    self.lose_link("no answer for too long");
+                }
             }
-            Call::Vote(Vote { reply_to, permit, .. }) => {
-                // The place is free before anyone can act on the outcome.
-                drop(permit);
-                reply_to.send(outcome);
-            }
-            Call::Release { owner } => self.release_answered(owner, outcome),
-            Call::Probe if lost.is_some() => {}
             Call::Probe if timed_out => self.lose_link("no answer for too long"),
             // An answer in step: all that was sent before has been executed.
-            Call::Probe => self.back_from_frozen(),
-        }
-        if let Some(cause) = lost {
-            self.lose_link(&cause);
-        } else if timed_out {
-            self.suspect();
+            Call::Probe => self.back_from_silence(),
         }
         self.send_releases();
     }
 
-    fn disown(&mut self, released: OwnerId) {
-        for call in self.calls.values_mut() {
-            if let Call::Vote(vote) = call {
-                vote.disowned |= vote.operation.owner() == Some(released);
+    fn vote_answered(&mut self, mut vote: Vote, outcome: Outcome) {
+        let unknown_script = outcome == Err(NodeFailure::NoScript);
+        if unknown_script && vote.sent_as == SendAs::Digest && !vote.disowned {
+            vote.sent_as = SendAs::Text;
+            self.send(Call::Vote(vote));
+            return;
+        }
+        if matches!(outcome, Err(NodeFailure::Timeout { .. })) {
+            if vote.timeout >= SILENCE {
+                self.suspect();
+            } else {
+                self.probe_quietly();
             }
         }
+        // The place is free before anyone can act on the outcome.
+        drop(vote.permit);
+        vote.reply_to.send(outcome);
     }
 
-    fn release_answered(&mut self, owner: OwnerId, outcome: Outcome) {
+    fn release_answered(&mut self, owner: OwnerId, sent_as: SendAs, outcome: Outcome) {
         match outcome {
-            Err(NodeFailure::NoScript) => self.send(Call::Release { owner }, SendAs::Text),
-            Err(failure) if !failure.is_final_rejection() => {
-                if matches!(failure, NodeFailure::Rejected { .. }) {
-                    self.retry_releases.get_or_insert_with(|| due_after(RETRY_RELEASE));
-                }
-                self.ledger.unanswered(owner, failure);
+            Err(NodeFailure::NoScript) if sent_as == SendAs::Digest => {
+                self.send(Call::Release { owner, sent_as: SendAs::Text });
             }
-            outcome => {
-                self.ledger.settle(owner, outcome);
-                self.show_state();
+            Err(failure @ (NodeFailure::Rejected { .. } | NodeFailure::NoScript))
+                if !failure.is_wrong_type() =>
+            {
+                self.retry_releases.get_or_insert_with(|| due_after(RETRY_RELEASE));
+                self.ledger.rejected(owner, failure);
+            }
+            Err(failure) if !failure.is_wrong_type() => self.ledger.unanswered(owner, failure),
+            outcome => self.ledger.settle(owner, outcome),
+        }
+        self.show_state();
+    }
+
+    /// Answers what is in flight: nobody else will.
+    fn answer_all_calls(&mut self, failure: &NodeFailure) {
+        for call in self.calls.take() {
+            match call {
+                Call::Vote(Vote { reply_to, permit, .. }) => {
+                    drop(permit);
+                    reply_to.send(Err(failure.clone()));
+                }
+                Call::Release { owner, .. } => self.ledger.unanswered(owner, failure.clone()),
+                Call::Probe => {}
             }
         }
     }
@@ -330,16 +319,15 @@ impl<N: Node> Worker<N> {
     // The connection.
 
     fn connected(&mut self, link: N::Link) {
-        self.connection = Connection::Open { link, frozen: None };
+        self.connection = Connection::Open { link, probe_again: None };
         self.stale.clear();
-        self.failures = 0;
         self.back();
     }
 
-    fn back_from_frozen(&mut self) {
-        if let Connection::Open { frozen, .. } = &mut self.connection {
+    fn back_from_silence(&mut self) {
+        if let Connection::Open { probe_again, .. } = &mut self.connection {
             // With several probes on the way, the first answer is the one that counts.
-            if frozen.take().is_some() {
+            if probe_again.take().is_some() {
                 self.back();
             }
         }
@@ -351,85 +339,55 @@ impl<N: Node> Worker<N> {
         self.send_releases();
     }
 
-    /// A command was not answered in time. Nothing more is sent until a probe behind it was answered.
+    /// The node is silent. Nothing more is sent until a probe behind it was answered.
     fn suspect(&mut self) {
-        if matches!(self.connection, Connection::Open { frozen: None, .. }) {
-            self.probe();
+        if self.connection.why_not().is_none() {
+            self.probe_again();
             self.show_state();
         }
     }
 
-    fn probe(&mut self) {
-        if let Connection::Open { frozen, .. } = &mut self.connection {
-            *frozen = Some(Frozen { probe_again: due_after(PROBE) });
-            self.send(Call::Probe, SendAs::Digest);
+    fn probe_again(&mut self) {
+        if let Connection::Open { probe_again, .. } = &mut self.connection {
+            *probe_again = Some(due_after(PROBE));
+            self.send(Call::Probe);
+        }
+    }
+
+    /// One caller got no answer in its short time. Whether that says anything about the node shows
+    /// when the probe is answered, or is overdue.
+    fn probe_quietly(&mut self) {
+        if self.connection.why_not().is_none() && !self.calls.is_probing() {
+            self.send(Call::Probe);
         }
     }
 
     fn lose_link(&mut self, cause: &str) {
-        let Connection::Open { link, .. } = &self.connection else {
-            return;
-        };
+        let Connection::Open { link, .. } = &self.connection else { return };
         self.stale.push(link.id().clone());
-        let lost = NodeFailure::Disconnected { cause: cause.to_owned() };
-        self.answer_all_calls(&lost);
+        self.answer_all_calls(&NodeFailure::Disconnected { cause: cause.to_owned() });
         self.not_connected(NodeFailure::Unreachable { cause: cause.to_owned() });
-    }
-
-    /// Answers what is in flight: nobody else will.
-    fn answer_all_calls(&mut self, failure: &NodeFailure) {
-        self.answers = FuturesUnordered::new();
-        for call in mem::take(&mut self.calls).into_values() {
-            match call {
-                Call::Vote(vote) => vote.reply_to.send(Err(failure.clone())),
-                Call::Release { owner } => self.ledger.unanswered(owner, failure.clone()),
-                Call::Probe => {}
-            }
-        }
     }
 
     fn not_connected(&mut self, cause: NodeFailure) {
         self.failures = self.failures.saturating_add(1);
         let delay = RECONNECT.random_delay(self.failures, &self.entropy);
-        let attempt = attempt(Arc::clone(&self.node), self.stale.clone(), delay);
-        self.connection = Connection::Trying { attempt, cause };
+        self.connection = Connection::attempt(&self.node, self.stale.clone(), delay, cause);
         self.show_state();
     }
 
     fn show_state(&self) {
         let state = match &self.connection {
             Connection::Trying { cause, .. } => NodeState::Unreachable { cause: cause.clone() },
-            Connection::Open { frozen: Some(_), .. } => NodeState::Unresponsive,
+            Connection::Open { probe_again: Some(_), .. } => NodeState::Unresponsive,
             Connection::Open { .. } if !self.ledger.caught_up() => NodeState::CatchingUp,
             Connection::Open { .. } => NodeState::Voting,
         };
-        let node = self.node.name();
-        self.state.send_if_modified(|shown| {
-            let changed = *shown != state;
-            if changed {
-                tracing::info!(%node, from = ?shown, to = ?state, "node changed state");
-                *shown = state;
-            }
-            changed
-        });
-    }
-}
-
-fn attempt<N: Node>(
-    node: Arc<N>,
-    stale: Vec<LinkId>,
-    delay: Duration,
-) -> BoxFuture<'static, Result<N::Link, NodeFailure>> {
-    Box::pin(async move {
-        sleep(delay).await;
-        node.connect(&stale).await
-    })
-}
-
-async fn connection_event<L: Link>(connection: &mut Connection<L>) -> Event<L> {
-    match connection {
-        Connection::Trying { attempt, .. } => Event::Connected(attempt.await),
-        Connection::Open { link, .. } => Event::Closed(link.closed().await),
+        let shown = self.state.borrow().clone();
+        if shown != state {
+            tracing::info!(node = %self.node.name(), from = %shown, to = %state, "node changed state");
+            self.state.send_replace(state);
+        }
     }
 }
 

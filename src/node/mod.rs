@@ -174,13 +174,11 @@ impl NodeFailure {
         }
     }
 
-    /// Whether asking the same thing again is pointless: the server understood and will not.
-    pub(crate) fn is_final_rejection(&self) -> bool {
+    /// Whether the rejection says that the key is not a lock's, so that there is nothing to release.
+    /// Any other may pass: a server that is busy or loading, a right that is missing.
+    pub(crate) fn is_wrong_type(&self) -> bool {
         match self {
-            Self::Rejected { message } => {
-                let code = message.split_whitespace().next().unwrap_or_default();
-                matches!(code, "NOPERM" | "WRONGTYPE" | "ERR")
-            }
+            Self::Rejected { message } => message.starts_with("WRONGTYPE"),
             Self::Timeout { .. }
             | Self::Disconnected { .. }
             | Self::Unreachable { .. }
@@ -305,13 +303,12 @@ mod tests {
     }
 
     #[test]
-    fn a_busy_or_loading_server_is_asked_again_and_a_forbidding_one_is_not() {
+    fn only_a_key_of_another_type_ends_a_release_by_an_error() {
         let rejected = |message: &str| NodeFailure::Rejected { message: message.into() };
-        assert!(rejected("NOPERM this user has no permissions").is_final_rejection());
-        assert!(rejected("WRONGTYPE Operation against a key").is_final_rejection());
-        for passing in ["BUSY Redis is busy", "LOADING Redis is loading", "MISCONF Errors writing"]
+        assert!(rejected("WRONGTYPE Operation against a key").is_wrong_type());
+        for passing in ["BUSY Redis is busy", "LOADING", "MISCONF Errors writing", "NOPERM", "ERR"]
         {
-            assert!(!rejected(passing).is_final_rejection(), "{passing}");
+            assert!(!rejected(passing).is_wrong_type(), "{passing}");
         }
     }
 }

@@ -35,7 +35,8 @@ pub(crate) async fn attempt(
     // Read before anything is sent: latency may shorten validity, never lengthen it.
     let started = quorum.clock.now();
     let mut claim = Claim::stake(quorum, key, millis(terms.ttl), terms.node_timeout);
-    let vote = claim.acquiring.decided(Tally::vote).await.unwrap_or(Vote::NoQuorum);
+    let vote = claim.acquiring.decided(terms.node_timeout, Tally::vote).await;
+    let vote = vote.unwrap_or(Vote::NoQuorum);
     let elapsed = quorum.clock.now().since(started);
     match judge(vote, terms, elapsed) {
         Ok(()) => Ok(Granted { claim, valid_until: valid_until(started, terms.ttl, terms.drift) }),

@@ -27,7 +27,8 @@ pub(crate) async fn extend(
         return Err(ExtendError::Lost { nodes: None });
     }
     let mut round = claim.extend(millis(terms.ttl), terms.node_timeout);
-    let verdict = round.decided(Tally::verdict).await.unwrap_or(Verdict::Unknown);
+    let verdict = round.decided(terms.node_timeout, Tally::verdict).await;
+    let verdict = verdict.unwrap_or(Verdict::Unknown);
     let now = clock.now();
     let nodes = claim.quorum.reports(round.outcomes());
     match verdict {

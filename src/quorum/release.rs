@@ -10,9 +10,9 @@ use crate::error::ReleaseError;
 ///
 /// The release is owed to the nodes from the first poll on: dropping the future takes nothing back.
 pub(crate) async fn release(claim: Claim) -> Result<(), ReleaseError> {
+    let limit = claim.node_timeout();
     let (quorum, mut round) = claim.release();
-    let verdict = round.decided(Tally::verdict).await.unwrap_or(Verdict::Unknown);
-    match verdict {
+    match round.decided(limit, Tally::verdict).await.unwrap_or(Verdict::Unknown) {
         Verdict::Ours => Ok(()),
         Verdict::Gone => Err(ReleaseError::Lost { nodes: quorum.reports(round.outcomes()) }),
         Verdict::Unknown => {

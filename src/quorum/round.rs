@@ -1,6 +1,8 @@
 //! One operation on several nodes at once, and their outcomes as they come in.
 
-use tokio::sync::mpsc;
+use std::time::Duration;
+
+use tokio::{sync::mpsc, time::timeout};
 
 use super::tally::Tally;
 use crate::{
@@ -29,8 +31,23 @@ impl Round {
         Self { outcomes: known, answers }
     }
 
-    /// Waits until `decide` gives a verdict; `None` if all outcomes give none. Cancel safe.
-    pub(super) async fn decided<V>(&mut self, decide: impl Fn(Tally) -> Option<V>) -> Option<V> {
+    /// Waits until `decide` gives a verdict, at most for `limit`; `None` if there is none. Cancel safe.
+    ///
+    /// The lanes answer in time by themselves. The limit is for those that cannot: too busy, or on a
+    /// runtime that nobody drives.
+    pub(super) async fn decided<V>(
+        &mut self,
+        limit: Duration,
+        decide: impl Fn(Tally) -> Option<V>,
+    ) -> Option<V> {
+        if let Ok(verdict) = timeout(limit, self.verdict(&decide)).await {
+            return verdict;
+        }
+        self.give_up(&NodeFailure::Timeout { after: limit });
+        decide(Tally::of(&self.outcomes))
+    }
+
+    async fn verdict<V>(&mut self, decide: impl Fn(Tally) -> Option<V>) -> Option<V> {
         loop {
             if let Some(verdict) = decide(Tally::of(&self.outcomes)) {
                 return Some(verdict);
@@ -40,7 +57,8 @@ impl Round {
             }
             match self.answers.recv().await {
                 Some((place, outcome)) => self.note(place, outcome),
-                None => self.give_up(),
+                // Lanes that ended without an answer (their runtime is gone) will give none.
+                None => self.give_up(&NodeFailure::ShutDown),
             }
         }
     }
@@ -59,9 +77,8 @@ impl Round {
         }
     }
 
-    /// Lanes that ended without an answer (their runtime is gone) will give none.
-    fn give_up(&mut self) {
+    fn give_up(&mut self, failure: &NodeFailure) {
         let pending = self.outcomes.iter_mut().filter(|o| **o == NodeOutcome::Pending);
-        pending.for_each(|outcome| *outcome = NodeOutcome::Failed(NodeFailure::ShutDown));
+        pending.for_each(|outcome| *outcome = NodeOutcome::Failed(failure.clone()));
     }
 }

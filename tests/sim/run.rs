@@ -104,10 +104,18 @@ impl<'a> Schedule<'a> {
         let mut redlocks = Vec::new();
         for (number, life) in lives.into_iter().enumerate() {
             match timeout(NEVER_LONGER, life).await {
-                Ok(ended) => redlocks.extend(ended.expect("no panic").flatten()),
+                Ok(ended) => {
+                    redlocks.extend(ended.expect("no panic").flatten().map(|r| (number, r)));
+                }
                 Err(_) => self.violation(format!("c{number} hangs")),
             }
         }
+        // What is left of a dead process does nothing any more.
+        let redlocks: Vec<Redlock> = redlocks
+            .into_iter()
+            .filter(|(client, _)| self.killed[*client].is_none())
+            .map(|(_, r)| r)
+            .collect();
         self.check_residue(&redlocks).await;
         self.check_progress(&redlocks).await;
         self.report()

@@ -68,13 +68,16 @@ fn redacted(url: &str) -> String {
 
 /// Host and port: two nodes with the same are one server.
 fn server_address(config: &Config) -> Result<(String, u16), ConfigError> {
-    match &config.server {
-        ServerConfig::Centralized { server } => Ok((server.host.to_lowercase(), server.port)),
-        ServerConfig::Clustered { .. } => Err(ConfigError::NotStandalone { found: "a cluster" }),
-        ServerConfig::Sentinel { .. } => {
-            Err(ConfigError::NotStandalone { found: "a sentinel's replica set" })
+    #[expect(clippy::wildcard_enum_match_arm, reason = "fred has more variants with more features")]
+    let found = match &config.server {
+        ServerConfig::Centralized { server } => {
+            return Ok((server.host.to_lowercase(), server.port));
         }
-    }
+        other if other.is_clustered() => "a cluster",
+        other if other.is_sentinel() => "a sentinel's replica set",
+        _ => "something else",
+    };
+    Err(ConfigError::NotStandalone { found })
 }
 
 pub(super) fn node_name(config: &Config) -> Result<NodeName, ConfigError> {

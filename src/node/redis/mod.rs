@@ -97,6 +97,18 @@ impl RedisNode {
         }
         Ok((client, task))
     }
+
+    async fn connect_and_set_up(&self, stale: &[LinkId]) -> Result<RedisLink, NodeFailure> {
+        let (client, mut task) = self.open().await?;
+        let setup = Setup { client: &client, timeout: self.connect_timeout };
+        let (id, digests) = tokio::select! {
+            biased;
+            // fred takes commands after its task has ended and never answers them.
+            _ = &mut task => return Err(unreachable("the connection was closed")),
+            set_up = setup.run(stale) => set_up?,
+        };
+        Ok(RedisLink { id, client, task, digests })
+    }
 }
 
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
@@ -113,21 +125,9 @@ impl Node for RedisNode {
     }
 
     async fn connect(&self, stale: &[LinkId]) -> Result<RedisLink, NodeFailure> {
-        let (client, task) = tokio::time::timeout(self.connect_timeout, self.open())
+        tokio::time::timeout(self.connect_timeout, self.connect_and_set_up(stale))
             .await
-            .unwrap_or_else(|_| Err(unreachable("no answer to the connection attempt")))?;
-        let setup = Setup { client: &client, timeout: self.connect_timeout };
-        let run_id = setup.run_id().await?;
-        let client_id = setup.client_id().await?;
-        for old in stale.iter().filter(|old| old.run_id == run_id) {
-            setup.kill(old).await?;
-        }
-        let digests = Digests {
-            acquire: setup.load(Script::Acquire).await?,
-            extend: setup.load(Script::Extend).await?,
-            release: setup.load(Script::Release).await?,
-        };
-        Ok(RedisLink { id: LinkId { run_id, client_id }, client, task, digests })
+            .unwrap_or_else(|_| Err(unreachable("no answer to the connection attempt")))
     }
 }
 
@@ -218,7 +218,8 @@ fn send(
     timeout: Duration,
 ) -> impl Future<Output = Result<Value, Error>> + Send + 'static {
     let options = Options {
-        timeout: Some(timeout),
+        // To fred a timeout of zero means none at all.
+        timeout: Some(timeout.max(Duration::from_millis(1))),
         max_attempts: Some(1),
         fail_fast: true,
         ..Options::default()
@@ -265,7 +266,7 @@ fn failed_call(error: &Error, timeout: Duration) -> NodeFailure {
         ErrorKind::IO | ErrorKind::Canceled | ErrorKind::Protocol | ErrorKind::Parse => {
             NodeFailure::Disconnected { cause: details.to_owned() }
         }
-        // Everything else is an error that the server sent.
+        // Mostly an error that the server sent. The rest is fred's own, and no more certain.
         _ => NodeFailure::Rejected { message: details.to_owned() },
     }
 }
@@ -277,6 +278,10 @@ fn not_connected(error: &Error) -> NodeFailure {
     #[expect(clippy::wildcard_enum_match_arm, reason = "fred has more kinds with more features")]
     match error.kind() {
         ErrorKind::Auth | ErrorKind::Config | ErrorKind::Url => unfit(details.to_owned()),
+        // That is how fred reads the end of a connection in the middle of AUTH.
+        ErrorKind::Protocol if details == "Expected string." => {
+            unreachable("the connection was closed")
+        }
         ErrorKind::Protocol | ErrorKind::Parse => {
             unfit(format!("not a Redis or Valkey server: {details}"))
         }
@@ -301,6 +306,20 @@ struct Setup<'a> {
 }
 
 impl Setup<'_> {
+    async fn run(&self, stale: &[LinkId]) -> Result<(LinkId, Digests), NodeFailure> {
+        let run_id = self.run_id().await?;
+        let client_id = self.client_id().await?;
+        for old in stale.iter().filter(|old| old.run_id == run_id) {
+            self.kill(old).await?;
+        }
+        let digests = Digests {
+            acquire: self.load(Script::Acquire).await?,
+            extend: self.load(Script::Extend).await?,
+            release: self.load(Script::Release).await?,
+        };
+        Ok((LinkId { run_id, client_id }, digests))
+    }
+
     async fn ask(&self, command: &'static str, args: &[&str]) -> Result<Value, NodeFailure> {
         let args = args.iter().map(|arg| Value::from(*arg)).collect();
         send(self.client, command, args, self.timeout).await.map_err(|error| not_connected(&error))
@@ -337,12 +356,13 @@ impl Setup<'_> {
         args: &[&str],
     ) -> Result<Option<Value>, NodeFailure> {
         match self.ask(command, args).await {
-            Ok(value) => Ok(Some(value)),
-            Err(NodeFailure::Unfit { reason }) if reason.starts_with("NOPERM") => {
+            Err(NodeFailure::Unfit { reason } | NodeFailure::Unreachable { cause: reason })
+                if reason.starts_with("NOPERM") || reason.starts_with("ERR unknown") =>
+            {
                 tracing::warn!(command, %reason, "forbidden: late commands cannot be cut off");
                 Ok(None)
             }
-            Err(failure) => Err(failure),
+            answered => answered.map(Some),
         }
     }
 

@@ -77,7 +77,17 @@ impl Master {
         self.persistence = persistence;
     }
 
-    pub(super) fn jump_clock(&mut self, ms: i64) {
+    /// What has expired is gone, and does not come back with a clock that is set back.
+    fn expire(&mut self, now: Duration) {
+        let wall = self.wall.at(now);
+        let expired = self.keys.iter().filter(|(_, entry)| is_expired(entry, wall));
+        for key in expired.map(|(key, _)| key.clone()).collect::<Vec<_>>() {
+            self.write(&key, None, now);
+        }
+    }
+
+    pub(super) fn jump_clock(&mut self, ms: i64, now: Duration) {
+        self.expire(now);
         self.wall.offset_ms = self.wall.offset_ms.saturating_add(ms);
     }
 
@@ -85,7 +95,8 @@ impl Master {
     pub(super) fn set_clock_rate(&mut self, ppm: i32, now: Duration) {
         let before = self.wall.at(now);
         self.wall.ppm = ppm;
-        self.jump_clock(before.saturating_sub(self.wall.at(now)));
+        let jump = before.saturating_sub(self.wall.at(now));
+        self.wall.offset_ms = self.wall.offset_ms.saturating_add(jump);
     }
 
     pub(super) fn load_scripts(&mut self) {
@@ -207,6 +218,7 @@ impl Master {
         if matches!(operation, Operation::Ping { .. }) {
             return Ok(Answer::Done);
         }
+        self.expire(now);
         match send_as {
             SendAs::Digest if !self.has_scripts => return Err(NodeFailure::NoScript),
             SendAs::Digest => {}
@@ -293,13 +305,18 @@ mod tests {
     fn a_key_expires_by_the_servers_own_clock() {
         let mut master = Master::new(Persistence::None);
         acquire(&mut master, "k", 1_000, S(0)).unwrap();
-        assert_eq!(master.pttl("k", Duration::from_millis(400)), 600);
-        master.jump_clock(601);
-        assert_eq!(master.pttl("k", Duration::from_millis(400)), -2);
-        master.jump_clock(-601);
-        assert_eq!(master.pttl("k", Duration::from_millis(400)), 600);
-        master.set_clock_rate(500_000, Duration::from_millis(400));
-        assert_eq!(master.pttl("k", Duration::from_millis(600)), 300);
+        let at = Duration::from_millis;
+        assert_eq!(master.pttl("k", at(400)), 600);
+        master.set_clock_rate(500_000, at(400));
+        assert_eq!(master.pttl("k", at(600)), 300);
+        master.jump_clock(301, at(600));
+        assert_eq!(master.pttl("k", at(600)), -2);
+        // It was not looked at meanwhile, so it is still there when the clock is set back.
+        master.wall.offset_ms -= 301;
+        assert_eq!(master.pttl("k", at(600)), 300);
+        master.jump_clock(301, at(600));
+        master.jump_clock(-301, at(600));
+        assert_eq!(master.pttl("k", at(600)), -2);
     }
 
     #[test]

@@ -169,7 +169,7 @@ impl SimCluster {
     /// The master's wall clock jumps by so many milliseconds, forwards or back.
     pub fn jump_clock(&self, node: usize, ms: i64) {
         self.world.with(|state| {
-            state.master(node, |master, _| master.jump_clock(ms));
+            state.master(node, |master, now| master.jump_clock(ms, now));
             state.assumption_broken(node, "a clock jumped");
         });
     }

@@ -276,12 +276,13 @@ impl State {
             self.note(|state| format!("lost on the way to {}: {number}#{id}", state.name(node)));
             return;
         }
-        if is_call && self.chance(faults.duplicate_request) {
-            let request = request.clone();
+        let twice = is_call && self.chance(faults.duplicate_request);
+        let second = twice.then(|| request.clone());
+        self.transport(Delivery::ToServer { connection: id, request, number });
+        if let Some(request) = second {
             self.note(|state| format!("twice on the way to {}: {number}#{id}", state.name(node)));
             self.transport(Delivery::ToServer { connection: id, request, number: 0 });
         }
-        self.transport(Delivery::ToServer { connection: id, request, number });
     }
 
     fn reply(&mut self, id: u64, number: u64, reply: Reply) {

@@ -37,10 +37,46 @@ struct Seen(Arc<Mutex<Log>>);
 #[derive(Default)]
 struct Log {
     holds: Vec<Hold>,
-    violations: Vec<(Duration, String)>,
+    violations: Vec<Violation>,
+}
+
+struct Violation {
+    at: Duration,
+    what: String,
+    rests_on: RestsOn,
+}
+
+/// Which assumptions a promise rests on.
+#[derive(Clone, Copy)]
+enum RestsOn {
+    /// None at all: no hang, no panic, progress.
+    Nothing,
+    /// That no node forgets and no clock jumps: who holds what.
+    AllAssumptions,
+    /// That this node did not forget a release that it had answered, as `everysec` can.
+    Memory(usize),
+    /// That this node's clock was not set back: how long the ttl of a dead client's key is.
+    Clock(usize),
+}
+
+impl RestsOn {
+    fn is_broken_by(self, broken: &BrokenAssumption) -> bool {
+        match self {
+            Self::Nothing => false,
+            Self::AllAssumptions => true,
+            Self::Memory(node) => broken.node == node && broken.what == "a node forgot",
+            Self::Clock(node) => broken.node == node && broken.what == "a clock jumped",
+        }
+    }
 }
 
 impl Seen {
+    fn violation(&self, cluster: &SimCluster, rests_on: RestsOn, what: String) {
+        cluster.note(|| format!("VIOLATION {what}"));
+        let at = cluster.now();
+        self.log(|log| log.violations.push(Violation { at, what, rests_on }));
+    }
+
     fn log<T>(&self, change: impl FnOnce(&mut Log) -> T) -> T {
         change(&mut self.0.lock().unwrap())
     }
@@ -173,17 +209,21 @@ impl<'a> Schedule<'a> {
             }
         }
         if self.killed.iter().all(Option::is_none) {
-            self.check_empty("a second after the end");
+            self.check_empty("a second after the end", RestsOn::Memory);
         }
         sleep(MAX_TTL * 2).await;
-        self.check_empty("after the longest ttl");
+        self.check_empty("after the longest ttl", RestsOn::Clock);
     }
 
-    fn check_empty(&self, when: &str) {
+    fn check_empty(&self, when: &str, rests_on: fn(usize) -> RestsOn) {
         for node in 0..self.plan.masters {
             let keys = self.cluster.keys(node);
             if !keys.is_empty() {
-                self.violation(format!("residue on n{node} {when}: {keys:?}"));
+                self.seen.violation(
+                    &self.cluster,
+                    rests_on(node),
+                    format!("residue on n{node} {when}: {keys:?}"),
+                );
             }
         }
     }
@@ -204,9 +244,7 @@ impl<'a> Schedule<'a> {
     }
 
     fn violation(&self, what: String) {
-        let now = self.cluster.now();
-        self.cluster.note(|| format!("VIOLATION {what}"));
-        self.seen.log(|log| log.violations.push((now, what)));
+        self.seen.violation(&self.cluster, RestsOn::Nothing, what);
     }
 
     fn report(self) -> Report {
@@ -220,20 +258,14 @@ impl<'a> Schedule<'a> {
             }
         }
         let mut found = self.seen.log(|log| std::mem::take(&mut log.violations));
-        found.extend(double_holds(&holds).into_iter().map(|double| {
-            let (first, second) = (&double.first, &double.second);
-            (second.from, format!("two holders: {first:?} and {second:?}"))
+        found.extend(double_holds(&holds).into_iter().map(|double| Violation {
+            at: double.second.from,
+            what: format!("two holders: {:?} and {:?}", double.first, double.second),
+            rests_on: RestsOn::AllAssumptions,
         }));
-        for (at, what) in found {
-            // Residue and progress rest on no assumption; who holds what does.
-            let rests_on_assumptions =
-                what.starts_with("two holders") || what.starts_with("minority");
-            let excuse = broken.iter().any(|broken| broken.at <= at);
-            let list = if rests_on_assumptions && excuse {
-                &mut report.expected
-            } else {
-                &mut report.violations
-            };
+        for Violation { at, what, rests_on } in found {
+            let excused = broken.iter().any(|b| b.at <= at && rests_on.is_broken_by(b));
+            let list = if excused { &mut report.expected } else { &mut report.violations };
             list.push(what);
         }
         report.trace = self.cluster.take_trace();
@@ -299,10 +331,10 @@ impl Life {
         self.seen.log(|log| log.holds[hold].until = log.holds[hold].until.min(now));
         match operation.end {
             End::Release => {
-                let was_valid = !guard.remaining().is_zero();
-                let released = guard.release().await;
-                if was_valid && released.is_err_and(|error| error.is_lost()) {
-                    self.violation(format!("minority: c{} lost a valid lock", self.number));
+                let valid_until = self.believes_until(&guard);
+                let lost = guard.release().await.is_err_and(|error| error.is_lost());
+                if lost && self.cluster.now() < valid_until {
+                    self.violation(format!("c{} lost a valid lock", self.number));
                 }
             }
             End::Drop => drop(guard),
@@ -342,13 +374,11 @@ impl Life {
         let held = (0..self.masters).filter(ours).count();
         if held * 2 <= self.masters {
             let (number, masters) = (self.number, self.masters);
-            self.violation(format!("minority: c{number} {when} with {held} of {masters}"));
+            self.violation(format!("c{number} {when} with {held} of {masters}"));
         }
     }
 
     fn violation(&self, what: String) {
-        let now = self.cluster.now();
-        self.cluster.note(|| format!("VIOLATION {what}"));
-        self.seen.log(|log| log.violations.push((now, what)));
+        self.seen.violation(&self.cluster, RestsOn::AllAssumptions, what);
     }
 }

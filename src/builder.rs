@@ -1,6 +1,6 @@
 //! How a `Redlock` is set up and connected.
 
-use std::time::Duration;
+use std::{fmt, time::Duration};
 
 use fred::types::config::Config;
 use futures::{FutureExt, future::select_all};
@@ -35,7 +35,8 @@ const GRACE: Duration = Duration::from_millis(200);
 /// | `connect_timeout` | 5 s |
 /// | `key_prefix` | `quorumlock:` |
 /// | `max_in_flight` | 1024 |
-#[derive(Debug)]
+///
+/// `Debug` does not show the nodes, whose URLs may contain passwords.
 #[must_use = "a builder does nothing until it is connected"]
 pub struct RedlockBuilder {
     servers: Vec<Server>,
@@ -46,7 +47,6 @@ pub struct RedlockBuilder {
     max_in_flight: usize,
 }
 
-#[derive(Debug)]
 enum Server {
     Url(String),
     Config(Box<Config>),
@@ -87,8 +87,16 @@ impl RedlockBuilder {
     /// Server, credentials, database, protocol version and TLS are taken from them. Everything that
     /// the protocol depends on (timeouts, attempts, reconnecting) is set by this library.
     pub fn fred_configs(mut self, configs: impl IntoIterator<Item = Config>) -> Self {
+        self.single_node = false;
         let configs = configs.into_iter().map(|config| Server::Config(Box::new(config)));
         self.servers = configs.collect();
+        self
+    }
+
+    /// One server alone, by a fred configuration; see [`Redlock::single_node`].
+    pub fn single_fred_config(mut self, config: Config) -> Self {
+        self = self.fred_configs([config]);
+        self.single_node = true;
         self
     }
 
@@ -202,6 +210,18 @@ impl RedlockBuilder {
                 RedisNode::from_config(config.as_ref().clone(), self.connect_timeout)
             }
         }
+    }
+}
+
+impl fmt::Debug for RedlockBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedlockBuilder")
+            .field("nodes", &self.servers.len())
+            .field("defaults", &self.defaults)
+            .field("connect_timeout", &self.connect_timeout)
+            .field("key_prefix", &self.key_prefix)
+            .field("max_in_flight", &self.max_in_flight)
+            .finish_non_exhaustive()
     }
 }
 

@@ -1,6 +1,7 @@
 //! A lock over five masters, two of which die while it is in use.
 //!
 //! `cargo run --example quickstart [-- --nodes redis://a,redis://b,redis://c]`
+#![allow(clippy::print_stdout, reason = "it shows what happens")]
 use std::{error::Error, time::Duration};
 
 use quorumlock::{LockGuard, LockOptions, Redlock};

@@ -1,6 +1,6 @@
 //! How a `Redlock` is set up and connected.
 
-use std::time::Duration;
+use std::{fmt, time::Duration};
 
 use fred::types::config::Config;
 use futures::{FutureExt, future::select_all};
@@ -39,7 +39,8 @@ const GRACE: Duration = Duration::from_millis(200);
 /// | `connect_timeout` | 5 s |
 /// | `key_prefix` | `quorumlock:` |
 /// | `max_in_flight` | 1024 |
-#[derive(Debug)]
+///
+/// `Debug` does not show the nodes, whose URLs may contain passwords.
 #[must_use = "a builder does nothing until it is connected"]
 pub struct RedlockBuilder {
     servers: Vec<Server>,
@@ -52,7 +53,6 @@ pub struct RedlockBuilder {
     sim: Option<SimClient>,
 }
 
-#[derive(Debug)]
 enum Server {
     Url(String),
     Config(Box<Config>),
@@ -95,6 +95,7 @@ impl RedlockBuilder {
     /// Server, credentials, database, protocol version and TLS are taken from them. Everything that
     /// the protocol depends on (timeouts, attempts, reconnecting) is set by this library.
     pub fn fred_configs(mut self, configs: impl IntoIterator<Item = Config>) -> Self {
+        self.single_node = false;
         let configs = configs.into_iter().map(|config| Server::Config(Box::new(config)));
         self.servers = configs.collect();
         self
@@ -112,6 +113,13 @@ impl RedlockBuilder {
     #[cfg_attr(docsrs, doc(cfg(feature = "sim")))]
     pub fn sim_client(mut self, client: &SimClient) -> Self {
         self.sim = Some(client.clone());
+        self
+    }
+
+    /// One server alone, by a fred configuration; see [`Redlock::single_node`].
+    pub fn single_fred_config(mut self, config: Config) -> Self {
+        self = self.fred_configs([config]);
+        self.single_node = true;
         self
     }
 
@@ -248,6 +256,18 @@ impl RedlockBuilder {
                 RedisNode::from_config(config.as_ref().clone(), self.connect_timeout)
             }
         }
+    }
+}
+
+impl fmt::Debug for RedlockBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedlockBuilder")
+            .field("nodes", &self.servers.len())
+            .field("defaults", &self.defaults)
+            .field("connect_timeout", &self.connect_timeout)
+            .field("key_prefix", &self.key_prefix)
+            .field("max_in_flight", &self.max_in_flight)
+            .finish_non_exhaustive()
     }
 }
 

@@ -133,7 +133,7 @@ impl fmt::Display for FailedAttempt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} of {} nodes granted, {} needed, after {} attempts in {:?} [{}]",
+            "{} of {} nodes granted, {} needed (attempts: {}, waited: {:.1?}) [{}]",
             self.nodes.done(),
             self.nodes.0.len(),
             self.quorum,
@@ -327,7 +327,7 @@ pub enum ConnectError {
         "one node tolerates no failure: use Redlock::single_node for that, or give three or five"
     )]
     OneNode,
-    /// The same server is listed twice: it would vote twice.
+    /// The same server is listed twice: it has one vote, or with two databases it would have two.
     #[error("{node} is listed twice")]
     Duplicate {
         /// The server.

@@ -58,6 +58,14 @@
 //! [Redlock]: https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
+#![cfg_attr(
+    test,
+    allow(
+        clippy::arithmetic_side_effects,
+        clippy::indexing_slicing,
+        reason = "a failing test may panic"
+    )
+)]
 
 // Bottom-up: a module uses only modules declared above it. `tests/it/layering.rs` checks that.
 mod entropy;

@@ -93,7 +93,7 @@ mod tests {
             let drift = ClockDrift::new(ppm, margin);
             if let Some(left) = validity(ttl, elapsed, drift) {
                 prop_assert!(!left.is_zero());
-                prop_assert!(left <= ttl - drift.over(ttl) - elapsed);
+                prop_assert!(left <= ttl.saturating_sub(drift.over(ttl)).saturating_sub(elapsed));
             }
         }
 

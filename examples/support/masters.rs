@@ -1,5 +1,7 @@
 //! Five masters for an example: from a server on the PATH, or else in Docker.
 
+#![allow(clippy::disallowed_methods, reason = "starting servers may block")]
+
 use std::{
     env,
     error::Error,

@@ -1,7 +1,7 @@
 //! What was sent to the node and is not answered.
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, BTreeSet},
     mem,
     time::Duration,
 };
@@ -38,14 +38,32 @@ pub(super) struct Vote {
     pub(super) disowned: bool,
 }
 
+impl Call {
+    fn sent_as(&self) -> SendAs {
+        match self {
+            Self::Vote(Vote { sent_as, .. }) | Self::Release { sent_as, .. } => *sent_as,
+            Self::Probe => SendAs::Digest,
+        }
+    }
+}
+
+/// How long a call may take.
+#[derive(Clone, Copy)]
+pub(super) struct Limits {
+    /// Then its answer is not waited for any more.
+    pub(super) timeout: Duration,
+    /// Then it is still waited for, but the node is suspected.
+    pub(super) strange_after: Option<Duration>,
+}
+
 /// All calls of one lane. Those of a lost connection have to be taken out before the next is used.
 #[derive(Default)]
 pub(super) struct Calls {
     unanswered: BTreeMap<u64, Call>,
     answers: FuturesUnordered<BoxFuture<'static, (u64, Outcome)>>,
     last: u64,
-    /// Releases and probes, which may take long, and when each has taken so long that it is strange.
-    overdue: VecDeque<(Instant, u64)>,
+    /// When each has taken so long that it is strange.
+    overdue: BTreeSet<(Instant, u64)>,
 }
 
 impl Calls {
@@ -57,7 +75,7 @@ impl Calls {
         self.unanswered.is_empty()
     }
 
-    /// Sends a call, for at most `timeout`.
+    /// Sends a call.
     ///
     /// The futures are polled in the order in which they were pushed, and each is put on the wire by
     /// its first poll: so the calls of one link run in the order in which they were sent.
@@ -66,15 +84,14 @@ impl Calls {
         link: &L,
         call: Call,
         operation: &Operation,
-        sent_as: SendAs,
-        timeout: Duration,
+        limits: Limits,
     ) {
         self.last = self.last.wrapping_add(1);
         let id = self.last;
-        if !matches!(call, Call::Vote(_)) {
-            self.overdue.push_back((due_after(SILENCE), id));
+        if let Some(strange_after) = limits.strange_after {
+            self.overdue.insert((due_after(strange_after), id));
         }
-        let answer = link.call(operation, sent_as, timeout);
+        let answer = link.call(operation, call.sent_as(), limits.timeout);
         self.unanswered.insert(id, call);
         self.answers.push(Box::pin(async move { (id, answer.await) }));
     }
@@ -98,12 +115,12 @@ impl Calls {
         }
     }
 
-    /// When a release or a probe will have been unanswered for strangely long.
+    /// When the first call will have been unanswered for strangely long.
     pub(super) fn overdue_at(&mut self) -> Option<Instant> {
-        while self.overdue.front().is_some_and(|(_, id)| !self.unanswered.contains_key(id)) {
-            self.overdue.pop_front();
+        while self.overdue.first().is_some_and(|(_, id)| !self.unanswered.contains_key(id)) {
+            self.overdue.pop_first();
         }
-        self.overdue.front().map(|(due, _)| *due)
+        self.overdue.first().map(|(due, _)| *due)
     }
 
     pub(super) fn is_probing(&self) -> bool {

@@ -6,6 +6,7 @@ use std::{
         Arc,
         atomic::{AtomicUsize, Ordering},
     },
+    time::Duration,
 };
 
 use super::ReplyTo;
@@ -19,6 +20,7 @@ use crate::{
 #[derive(Debug)]
 struct Owed {
     key: Key,
+    timeout: Duration,
     reply_to: Option<ReplyTo>,
     on_the_wire: bool,
     /// Owed since before the node came back: votes wait for it.
@@ -52,14 +54,20 @@ impl Ledger {
     }
 
     /// A new release is owed. One per owner: a second one takes the first one's place.
-    pub(super) fn owe(&mut self, owner: OwnerId, key: Key, reply_to: Option<ReplyTo>) {
+    pub(super) fn owe(
+        &mut self,
+        owner: OwnerId,
+        key: Key,
+        timeout: Duration,
+        reply_to: Option<ReplyTo>,
+    ) {
         if let Some(entry) = self.entries.get_mut(&owner) {
             if reply_to.is_some() {
                 entry.reply_to = reply_to;
             }
             return;
         }
-        let owed = Owed { key, reply_to, on_the_wire: false, missed: false };
+        let owed = Owed { key, timeout, reply_to, on_the_wire: false, missed: false };
         self.entries.insert(owner, owed);
         self.to_send.push_back(owner);
         self.count.store(self.entries.len(), Ordering::Relaxed);
@@ -76,9 +84,9 @@ impl Ledger {
         None
     }
 
-    /// The key that an owner's release is about.
-    pub(super) fn key(&self, owner: OwnerId) -> Option<Key> {
-        self.entries.get(&owner).map(|entry| entry.key.clone())
+    /// The key that an owner's release is about, and what its owner takes for a long time.
+    pub(super) fn get(&self, owner: OwnerId) -> Option<(Key, Duration)> {
+        self.entries.get(&owner).map(|entry| (entry.key.clone(), entry.timeout))
     }
 
     /// The node answered: nothing is owed to it any more for this owner.
@@ -139,7 +147,7 @@ mod tests {
     fn ledger(owners: &[OwnerId]) -> Ledger {
         let mut ledger = Ledger::new(Arc::default());
         for owner in owners {
-            ledger.owe(*owner, Key::new("k"), None);
+            ledger.owe(*owner, Key::new("k"), Duration::ZERO, None);
         }
         ledger
     }
@@ -178,7 +186,7 @@ mod tests {
         let owners = [OwnerId::random(), OwnerId::random()];
         let mut ledger = ledger(&owners);
         ledger.node_is_back();
-        ledger.owe(OwnerId::random(), Key::new("k"), None);
+        ledger.owe(OwnerId::random(), Key::new("k"), Duration::ZERO, None);
         ledger.settle(owners[0], Ok(Answer::Done));
         assert!(!ledger.caught_up());
         ledger.settle(owners[1], Ok(Answer::Missing));

@@ -64,6 +64,23 @@ pub enum NodeState {
     ShutDown,
 }
 
+impl NodeState {
+    /// Why a node in this state is not asked; `None` if it is.
+    fn why_no_votes(&self) -> Option<NodeFailure> {
+        let unreachable = |cause: &str| NodeFailure::Unreachable { cause: cause.to_owned() };
+        match self {
+            Self::Voting => None,
+            Self::Connecting => Some(unreachable("not connected yet")),
+            Self::CatchingUp => {
+                Some(unreachable("back, but has not yet answered the releases that it missed"))
+            }
+            Self::Unresponsive => Some(NodeFailure::Unresponsive),
+            Self::Unreachable { cause } => Some(cause.clone()),
+            Self::ShutDown => Some(NodeFailure::ShutDown),
+        }
+    }
+}
+
 impl fmt::Display for NodeState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -127,7 +144,7 @@ impl Drop for Permit {
 #[derive(Debug)]
 enum Request {
     Vote { operation: Operation, timeout: Duration, reply_to: ReplyTo, permit: Permit },
-    Release { key: Key, owner: OwnerId, reply_to: Option<ReplyTo> },
+    Release { key: Key, owner: OwnerId, timeout: Duration, reply_to: Option<ReplyTo> },
     ShutDown { undelivered: oneshot::Sender<usize> },
 }
 
@@ -172,7 +189,14 @@ impl Lane {
     }
 
     /// Puts a vote into the queue. It is answered in any case, at once if it cannot be sent.
+    ///
+    /// A node that is known not to answer is not even queued for: a round that is dropped at once then
+    /// knows already that it has nothing to take back there.
     pub(crate) fn vote(&self, operation: Operation, timeout: Duration, reply_to: ReplyTo) {
+        if let Some(why_not) = self.state.borrow().why_no_votes() {
+            reply_to.send(Err(why_not));
+            return;
+        }
         let Some(permit) = Permit::take(&self.in_flight, self.max_in_flight) else {
             reply_to.send(Err(NodeFailure::Overloaded { in_flight: self.max_in_flight }));
             return;
@@ -184,8 +208,15 @@ impl Lane {
     ///
     /// Whoever waits is told at once where the node cannot be asked now, and otherwise hears of its
     /// answer, when that comes: waiting has to be bounded by the round.
-    pub(crate) fn release(&self, key: Key, owner: OwnerId, reply_to: Option<ReplyTo>) {
-        self.put(Request::Release { key, owner, reply_to });
+    /// `timeout` is what the owner takes for a strangely long time.
+    pub(crate) fn release(
+        &self,
+        key: Key,
+        owner: OwnerId,
+        timeout: Duration,
+        reply_to: Option<ReplyTo>,
+    ) {
+        self.put(Request::Release { key, owner, timeout, reply_to });
     }
 
     /// Ends the lane after what it owes, or after a bound. The number of releases that the node has

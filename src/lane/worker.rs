@@ -12,7 +12,7 @@ use tokio::{
 
 use super::{
     NodeState, Request,
-    calls::{Call, Calls, SILENCE, Vote},
+    calls::{Call, Calls, Limits, SILENCE, Vote},
     connection::{Change, Connection},
     ledger::Ledger,
 };
@@ -175,7 +175,8 @@ impl<N: Node> Worker<N> {
     fn requested(&mut self, request: Request) {
         match request {
             Request::Vote { operation, timeout, reply_to, permit } => {
-                if let Some(why_not) = self.why_no_votes() {
+                let state = if self.ending.is_some() { NodeState::ShutDown } else { self.state() };
+                if let Some(why_not) = state.why_no_votes() {
                     drop(permit);
                     reply_to.send(Err(why_not));
                 } else {
@@ -190,9 +191,9 @@ impl<N: Node> Worker<N> {
                     }));
                 }
             }
-            Request::Release { key, owner, reply_to } => {
+            Request::Release { key, owner, timeout, reply_to } => {
                 self.calls.disown(owner);
-                self.ledger.owe(owner, key, reply_to);
+                self.ledger.owe(owner, key, timeout, reply_to);
                 self.send_releases();
                 if let Some(why_not) = self.connection.why_not() {
                     self.ledger.unanswered(owner, why_not);
@@ -202,17 +203,6 @@ impl<N: Node> Worker<N> {
                 self.begin_ending().undelivered.push(undelivered);
             }
         }
-    }
-
-    /// Why a vote cannot be sent now; `None` if it can.
-    fn why_no_votes(&self) -> Option<NodeFailure> {
-        if self.ending.is_some() {
-            return Some(NodeFailure::ShutDown);
-        }
-        let catching_up = || NodeFailure::Unreachable {
-            cause: "back, but has not yet answered the releases that it missed".to_owned(),
-        };
-        self.connection.why_not().or_else(|| (!self.ledger.caught_up()).then(catching_up))
     }
 
     /// Sends the releases that are due, as far as the connection and the bound allow.
@@ -226,20 +216,23 @@ impl<N: Node> Worker<N> {
     fn send(&mut self, call: Call) {
         let Connection::Open { link, .. } = &self.connection else { return };
         // A release and a probe wait for as long as the connection is trusted: a late answer is one.
-        let (operation, sent_as, timeout) = match &call {
+        let (operation, limits) = match &call {
             Call::Vote(vote) => {
                 let left = vote.deadline.saturating_duration_since(Instant::now());
-                (vote.operation.clone(), vote.sent_as, left)
+                (vote.operation.clone(), Limits { timeout: left, strange_after: None })
             }
-            Call::Release { owner, sent_as } => {
-                let Some(key) = self.ledger.key(*owner) else { return };
-                (Operation::Release { key, owner: *owner }, *sent_as, PATIENCE)
+            Call::Release { owner, .. } => {
+                let Some((key, timeout)) = self.ledger.get(*owner) else { return };
+                let strange_after = Some(timeout.max(SILENCE));
+                let release = Operation::Release { key, owner: *owner };
+                (release, Limits { timeout: PATIENCE, strange_after })
             }
             Call::Probe => {
-                (Operation::Ping { nonce: self.calls.nonce() }, SendAs::Digest, PATIENCE)
+                let ping = Operation::Ping { nonce: self.calls.nonce() };
+                (ping, Limits { timeout: PATIENCE, strange_after: Some(SILENCE) })
             }
         };
-        self.calls.send(link, call, &operation, sent_as, timeout);
+        self.calls.send(link, call, &operation, limits);
     }
 
     // Answers.
@@ -266,14 +259,16 @@ impl<N: Node> Worker<N> {
         self.send_releases();
     }
 
-    fn vote_answered(&mut self, mut vote: Vote, outcome: Outcome) {
+    fn vote_answered(&mut self, mut vote: Vote, mut outcome: Outcome) {
         let unknown_script = outcome == Err(NodeFailure::NoScript);
         if unknown_script && vote.sent_as == SendAs::Digest && !vote.disowned {
             vote.sent_as = SendAs::Text;
             self.send(Call::Vote(vote));
             return;
         }
-        if matches!(outcome, Err(NodeFailure::Timeout { .. })) {
+        if let Err(NodeFailure::Timeout { after }) = &mut outcome {
+            // What was asked for, not what was left of it at the last sending.
+            *after = vote.timeout;
             if vote.timeout >= SILENCE {
                 self.suspect();
             } else {
@@ -376,13 +371,17 @@ impl<N: Node> Worker<N> {
         self.show_state();
     }
 
-    fn show_state(&self) {
-        let state = match &self.connection {
+    fn state(&self) -> NodeState {
+        match &self.connection {
             Connection::Trying { cause, .. } => NodeState::Unreachable { cause: cause.clone() },
             Connection::Open { probe_again: Some(_), .. } => NodeState::Unresponsive,
             Connection::Open { .. } if !self.ledger.caught_up() => NodeState::CatchingUp,
             Connection::Open { .. } => NodeState::Voting,
-        };
+        }
+    }
+
+    fn show_state(&self) {
+        let state = self.state();
         let shown = self.state.borrow().clone();
         if shown != state {
             tracing::info!(node = %self.node.name(), from = %shown, to = %state, "node changed state");

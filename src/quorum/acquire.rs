@@ -92,7 +92,7 @@ mod tests {
 
     #[test]
     fn a_grant_that_came_too_late_is_no_lock() {
-        let ttl = Duration::from_millis(1_000);
+        let ttl = Duration::from_secs(1);
         let terms = Defaults::default().terms(LockOptions::new().ttl(ttl)).unwrap();
         let judged = |ms| judge(Vote::Granted, terms, Duration::from_millis(ms));
         assert_eq!(judged(0), Ok(()));

@@ -79,7 +79,7 @@ impl Claim {
         self.released = true;
         let round = Round::start(open_places(&mut self.acquiring), |reply_to| {
             if let Some(lane) = self.quorum.lanes.get(reply_to.place) {
-                lane.release(self.key.clone(), self.owner, Some(reply_to));
+                lane.release(self.key.clone(), self.owner, self.node_timeout, Some(reply_to));
             }
         });
         (Arc::clone(&self.quorum), round)
@@ -93,7 +93,7 @@ impl Drop for Claim {
         }
         for (lane, outcome) in self.quorum.lanes.iter().zip(self.acquiring.outcomes()) {
             if may_hold(outcome) {
-                lane.release(self.key.clone(), self.owner, None);
+                lane.release(self.key.clone(), self.owner, self.node_timeout, None);
             }
         }
     }

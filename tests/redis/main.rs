@@ -9,4 +9,13 @@
 #[path = "../support/mod.rs"]
 mod support;
 
-mod smoke;
+mod failures;
+mod unwind;
+mod cancel;
+mod lanes;
+mod conformance;
+mod locking;
+mod inputs;
+mod connecting;
+#[cfg(feature = "rustls")]
+mod tls;

@@ -22,6 +22,9 @@ mod link;
 mod traffic;
 mod proxy;
 mod selftest;
+pub mod futures;
+pub mod aftermath;
+pub mod conformance;
 
 pub use fleet::Fleet;
 pub use proxy::Proxy;

@@ -63,6 +63,11 @@ fn redacted(url: &str) -> String {
     let (scheme, rest) = url.split_once("://").map_or(("", url), |(scheme, rest)| (scheme, rest));
     // Everything before the last `@` goes, wherever a malformed URL may have put it.
     let shown = rest.rsplit_once('@').map_or(rest, |(_, shown)| shown);
+    // A port that is none may be a password whose host was forgotten.
+    let shown = match shown.rsplit_once(':') {
+        Some((host, port)) if !port.starts_with(|c: char| c.is_ascii_digit()) => host,
+        _ => shown,
+    };
     if scheme.is_empty() { shown.to_owned() } else { format!("{scheme}://{shown}") }
 }
 
@@ -128,6 +133,7 @@ mod tests {
             "redis-cluster://u:hunter2@h:1",
             "redis-sentinel://u:hunter2@h:1",
             "u:hunter2@h",
+            "redis://u:hunter2",
         ] {
             let error = parse_url(url).expect_err(url);
             assert!(matches!(error, ConfigError::Url { .. }), "{url}: {error:?}");

@@ -7,15 +7,16 @@
 //! Invariants:
 //!
 //! 1. Scripts go out as custom commands, because fred ignores options on `eval` and `evalsha`.
-//! 2. Each has a timeout of fred's own, which takes a command back that is not yet written, one
-//!    attempt, and fails at once without a connection.
+//! 2. Each has a timeout of fred's own, which takes a command back that is not yet written, and one
+//!    attempt. fred also takes commands after its connection has ended, and never answers them: the
+//!    lane, which hears of the end, answers what was in flight.
 //! 3. A call's future is polled to its end by the lane: fred sends what a dropped future asked for.
 
 mod config;
 
 pub use config::ConfigError;
 
-use std::time::Duration;
+use std::{fmt, time::Duration};
 
 use fred::{
     clients::Client,
@@ -34,8 +35,7 @@ use super::{
     sealed::Sealed,
 };
 
-/// A Redis or Valkey server that stands alone.
-#[derive(Debug)]
+/// A Redis or Valkey server that stands alone. `Debug` does not show its credentials.
 pub struct RedisNode {
     name: NodeName,
     config: Config,
@@ -114,6 +114,12 @@ impl RedisNode {
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
 type Task = AbortOnDropHandle<Result<(), Error>>;
+
+impl fmt::Debug for RedisNode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedisNode").field("name", &self.name).finish_non_exhaustive()
+    }
+}
 
 impl Sealed for RedisNode {}
 

@@ -1,0 +1,421 @@
+//! What every [`Node`] has to do, real or simulated: one function per behaviour.
+//!
+//! [`conformance_tests!`](conformance_tests) turns all of them into tests of one kind of node. All
+//! waiting is by tokio's timers, so a simulated node may run on a paused clock.
+
+use std::{future::poll_fn, pin::pin, task::Poll, time::Duration};
+
+use futures::future::maybe_done;
+use quorumlock::{
+    Key, OwnerId,
+    node::{Answer, Link, LinkId, Node, NodeFailure, Operation, Outcome, SendAs},
+};
+
+/// One node, and what may happen to it from outside.
+pub trait World {
+    /// The kind of node.
+    type Node: Node;
+
+    /// The node that the library sees.
+    fn node(&self) -> &Self::Node;
+
+    /// The value of a key, if there is one.
+    fn get(&self, key: &str) -> Option<String>;
+    /// What is left of a key's ttl in milliseconds; -1 if it has none, -2 if there is no key.
+    fn pttl(&self, key: &str) -> i64;
+    /// Sets a key behind the library's back, for `ttl` or for good.
+    fn set(&self, key: &str, value: &str, ttl: Option<Duration>);
+    /// Makes a key something else than a string, without a ttl.
+    fn set_list(&self, key: &str);
+    /// Deletes a key behind the library's back.
+    fn delete(&self, key: &str);
+    /// Lets the server forget all scripts.
+    fn flush_scripts(&self);
+
+    /// The client ids of all connections that the server has open to the library.
+    fn clients(&self) -> Vec<i64>;
+    /// The server closes one connection.
+    fn kill_client(&self, client_id: i64);
+    /// The server stops in its tracks: connections stay, nothing is answered.
+    fn freeze(&self);
+    /// The server goes on, with what came in meanwhile first.
+    fn thaw(&self);
+    /// The server's process is gone.
+    fn crash(&self);
+}
+
+/// Bounds what is expected to happen.
+const SOON: Duration = Duration::from_secs(5);
+/// A ttl that does not end during a test.
+const LONG: Duration = Duration::from_secs(30);
+const LONGER: Duration = Duration::from_secs(60);
+const SHORT: Duration = Duration::from_millis(60);
+const KEY: &str = "lock:a";
+const SOMEONE: &str = "someone else";
+
+/// One test for each behaviour: `conformance_tests!(tokio::test, MyWorld::start())`.
+macro_rules! conformance_tests {
+    ($test:meta, $world:expr) => {
+        $crate::support::conformance::conformance_tests! { @each $test, $world;
+            a_free_key_is_granted_with_owner_and_ttl
+            a_held_key_is_refused_and_left_alone
+            a_key_is_never_granted_twice_not_even_to_its_owner
+            a_key_without_ttl_is_taken_for_good
+            a_key_of_another_type_is_neither_granted_nor_touched
+            an_expired_key_is_free
+            extending_ones_own_key_prolongs_it
+            extending_never_shortens
+            extending_a_missing_key_does_not_create_it
+            extending_anothers_key_is_refused
+            releasing_ones_own_key_deletes_it
+            releasing_a_missing_key_says_so
+            releasing_anothers_key_leaves_it
+            forgotten_scripts_execute_nothing_and_are_learnt_by_text
+            a_ping_is_answered
+            operations_run_in_the_order_in_which_they_were_first_polled
+            an_operation_that_timed_out_may_still_run
+            a_link_that_the_server_closed_ends
+            a_link_to_a_crashed_server_ends
+            what_is_sent_on_a_dead_link_ends_in_time_and_is_not_answered
+            connecting_closes_the_stale_links_to_the_same_process
+            connecting_leaves_the_links_of_other_processes_alone
+            a_dead_server_is_unreachable
+            a_closed_link_leaves_no_client
+            a_dropped_link_leaves_no_client
+        }
+    };
+    (@each $test:meta, $world:expr; $($behaviour:ident)*) => {
+        $(
+            #[$test]
+            async fn $behaviour() {
+                $crate::support::conformance::$behaviour(&$world).await;
+            }
+        )*
+    };
+}
+pub(crate) use conformance_tests;
+
+type LinkOf<W> = <<W as World>::Node as Node>::Link;
+
+async fn connect<W: World>(world: &W) -> LinkOf<W> {
+    connect_after(world, &[]).await
+}
+
+async fn connect_after<W: World>(world: &W, stale: &[LinkId]) -> LinkOf<W> {
+    world.node().connect(stale).await.expect("a connection")
+}
+
+fn ms(span: Duration) -> u64 {
+    u64::try_from(span.as_millis()).expect("a short span")
+}
+
+fn acquire(owner: OwnerId, ttl: Duration) -> Operation {
+    Operation::Acquire { key: Key::new(KEY), owner, ttl_ms: ms(ttl) }
+}
+
+fn extend(owner: OwnerId, ttl: Duration) -> Operation {
+    Operation::Extend { key: Key::new(KEY), owner, ttl_ms: ms(ttl) }
+}
+
+fn release(owner: OwnerId) -> Operation {
+    Operation::Release { key: Key::new(KEY), owner }
+}
+
+fn ping() -> Operation {
+    Operation::Ping { nonce: u64::MAX }
+}
+
+async fn ask(link: &impl Link, operation: Operation) -> Outcome {
+    link.call(&operation, SendAs::Digest, SOON).await
+}
+
+async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let wait = async {
+        while !holds() {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    };
+    tokio::time::timeout(SOON, wait).await.unwrap_or_else(|_| panic!("waited in vain for {what}"));
+}
+
+async fn closes(link: &mut impl Link) {
+    let closed = tokio::time::timeout(SOON, link.closed()).await;
+    assert!(closed.is_ok(), "waited in vain for the end of the link");
+}
+
+/// What is left of the key's ttl has to be near `ttl`, from below.
+#[track_caller]
+fn assert_lives_for(world: &impl World, ttl: Duration) {
+    let (left, ttl) = (world.pttl(KEY), i64::try_from(ttl.as_millis()).expect("a short span"));
+    assert!(left > ttl / 2 && left <= ttl, "{left} ms left of {ttl} ms");
+}
+
+#[track_caller]
+fn assert_taken_for_at_most(outcome: &Outcome, ttl: Duration) {
+    let Ok(Answer::Taken { remaining: Some(remaining) }) = outcome else {
+        panic!("not taken for a time: {outcome:?}");
+    };
+    assert!(
+        remaining.saturating_mul(2) > ttl && *remaining <= ttl,
+        "{remaining:?} left of {ttl:?}"
+    );
+}
+
+#[track_caller]
+fn assert_wrong_type(outcome: &Outcome) {
+    let is_wrong_type = matches!(
+        outcome,
+        Err(NodeFailure::Rejected { message }) if message.starts_with("WRONGTYPE")
+    );
+    assert!(is_wrong_type, "{outcome:?}");
+}
+
+pub async fn a_free_key_is_granted_with_owner_and_ttl(world: &impl World) {
+    let (link, owner) = (connect(world).await, OwnerId::random());
+    assert_eq!(ask(&link, acquire(owner, LONG)).await, Ok(Answer::Done));
+    assert_eq!(world.get(KEY), Some(owner.to_string()));
+    assert_lives_for(world, LONG);
+}
+
+pub async fn a_held_key_is_refused_and_left_alone(world: &impl World) {
+    let (link, owner) = (connect(world).await, OwnerId::random());
+    ask(&link, acquire(owner, LONG)).await.expect("granted");
+    let refused = ask(&link, acquire(OwnerId::random(), LONGER)).await;
+    assert_taken_for_at_most(&refused, LONG);
+    assert_eq!(world.get(KEY), Some(owner.to_string()));
+    assert_lives_for(world, LONG);
+}
+
+pub async fn a_key_is_never_granted_twice_not_even_to_its_owner(world: &impl World) {
+    let (link, owner) = (connect(world).await, OwnerId::random());
+    ask(&link, acquire(owner, LONG)).await.expect("granted");
+    assert_taken_for_at_most(&ask(&link, acquire(owner, LONGER)).await, LONG);
+    assert_lives_for(world, LONG);
+}
+
+pub async fn a_key_without_ttl_is_taken_for_good(world: &impl World) {
+    world.set(KEY, SOMEONE, None);
+    let (link, owner) = (connect(world).await, OwnerId::random());
+    let for_good = Ok(Answer::Taken { remaining: None });
+    assert_eq!(ask(&link, acquire(owner, LONG)).await, for_good);
+    assert_eq!(ask(&link, extend(owner, LONG)).await, for_good);
+    assert_eq!(ask(&link, release(owner)).await, for_good);
+    assert_eq!(world.get(KEY).as_deref(), Some(SOMEONE));
+    assert_eq!(world.pttl(KEY), -1);
+}
+
+pub async fn a_key_of_another_type_is_neither_granted_nor_touched(world: &impl World) {
+    world.set_list(KEY);
+    let (link, owner) = (connect(world).await, OwnerId::random());
+    let acquired = ask(&link, acquire(owner, LONG)).await;
+    assert_eq!(acquired, Ok(Answer::Taken { remaining: None }));
+    assert_wrong_type(&ask(&link, extend(owner, LONG)).await);
+    assert_wrong_type(&ask(&link, release(owner)).await);
+    assert_eq!(world.pttl(KEY), -1, "the list is as it was");
+}
+
+pub async fn an_expired_key_is_free(world: &impl World) {
+    let (link, owner) = (connect(world).await, OwnerId::random());
+    ask(&link, acquire(owner, SHORT)).await.expect("granted");
+    eventually("the expiry", || world.pttl(KEY) == -2).await;
+    assert_eq!(ask(&link, extend(owner, LONG)).await, Ok(Answer::Missing));
+    assert_eq!(ask(&link, acquire(OwnerId::random(), LONG)).await, Ok(Answer::Done));
+    assert_taken_for_at_most(&ask(&link, release(owner)).await, LONG);
+}
+
+pub async fn extending_ones_own_key_prolongs_it(world: &impl World) {
+    let (link, owner) = (connect(world).await, OwnerId::random());
+    ask(&link, acquire(owner, LONG)).await.expect("granted");
+    assert_eq!(ask(&link, extend(owner, LONGER)).await, Ok(Answer::Done));
+    assert_lives_for(world, LONGER);
+    assert_eq!(world.get(KEY), Some(owner.to_string()));
+}
+
+pub async fn extending_never_shortens(world: &impl World) {
+    let (link, owner) = (connect(world).await, OwnerId::random());
+    ask(&link, acquire(owner, LONG)).await.expect("granted");
+    assert_eq!(ask(&link, extend(owner, Duration::from_secs(1))).await, Ok(Answer::Done));
+    assert_lives_for(world, LONG);
+}
+
+pub async fn extending_a_missing_key_does_not_create_it(world: &impl World) {
+    let (link, owner) = (connect(world).await, OwnerId::random());
+    ask(&link, acquire(owner, LONG)).await.expect("granted");
+    world.delete(KEY);
+    assert_eq!(ask(&link, extend(owner, LONG)).await, Ok(Answer::Missing));
+    assert_eq!(world.get(KEY), None);
+}
+
+pub async fn extending_anothers_key_is_refused(world: &impl World) {
+    world.set(KEY, SOMEONE, Some(LONG));
+    let link = connect(world).await;
+    assert_taken_for_at_most(&ask(&link, extend(OwnerId::random(), LONGER)).await, LONG);
+    assert_lives_for(world, LONG);
+}
+
+pub async fn releasing_ones_own_key_deletes_it(world: &impl World) {
+    let (link, owner) = (connect(world).await, OwnerId::random());
+    ask(&link, acquire(owner, LONG)).await.expect("granted");
+    assert_eq!(ask(&link, release(owner)).await, Ok(Answer::Done));
+    assert_eq!(world.get(KEY), None);
+}
+
+pub async fn releasing_a_missing_key_says_so(world: &impl World) {
+    let link = connect(world).await;
+    assert_eq!(ask(&link, release(OwnerId::random())).await, Ok(Answer::Missing));
+}
+
+pub async fn releasing_anothers_key_leaves_it(world: &impl World) {
+    world.set(KEY, SOMEONE, Some(LONG));
+    let link = connect(world).await;
+    assert_taken_for_at_most(&ask(&link, release(OwnerId::random())).await, LONG);
+    assert_eq!(world.get(KEY).as_deref(), Some(SOMEONE));
+    assert_lives_for(world, LONG);
+}
+
+pub async fn forgotten_scripts_execute_nothing_and_are_learnt_by_text(world: &impl World) {
+    let (link, owner) = (connect(world).await, OwnerId::random());
+    let steps = [acquire(owner, LONG), extend(owner, LONGER), release(owner)];
+    for step in steps {
+        world.flush_scripts();
+        let before = (world.get(KEY), world.pttl(KEY) > ms_i64(LONG));
+        assert_eq!(ask(&link, step.clone()).await, Err(NodeFailure::NoScript), "{step:?}");
+        assert_eq!((world.get(KEY), world.pttl(KEY) > ms_i64(LONG)), before, "{step:?}");
+        assert_eq!(link.call(&step, SendAs::Text, SOON).await, Ok(Answer::Done), "{step:?}");
+        // Known again: a verdict on the key as it is now, and not NoScript.
+        assert!(ask(&link, step.clone()).await.is_ok(), "{step:?}");
+    }
+    assert_eq!(world.get(KEY), None);
+}
+
+fn ms_i64(span: Duration) -> i64 {
+    i64::try_from(ms(span)).expect("a short span")
+}
+
+pub async fn a_ping_is_answered(world: &impl World) {
+    let link = connect(world).await;
+    assert_eq!(ask(&link, ping()).await, Ok(Answer::Done));
+    assert_eq!(link.call(&ping(), SendAs::Text, SOON).await, Ok(Answer::Done));
+}
+
+/// Each acquire is granted only if the release before it has run, and each release does something
+/// only if its acquire has.
+pub async fn operations_run_in_the_order_in_which_they_were_first_polled(world: &impl World) {
+    let link = connect(world).await;
+    let operations = (0..50).flat_map(|_| {
+        let owner = OwnerId::random();
+        [acquire(owner, LONG), release(owner)]
+    });
+    // Made in the opposite order: making a call sends nothing.
+    let operations: Vec<Operation> = operations.collect();
+    let calls = operations
+        .iter()
+        .rev()
+        .map(|operation| Box::pin(maybe_done(link.call(operation, SendAs::Digest, SOON))));
+    let mut calls: Vec<_> = calls.collect();
+    calls.reverse();
+    poll_fn(|context| {
+        let ready = calls.iter_mut().map(|call| call.as_mut().poll(context).is_ready());
+        // All are polled in any case.
+        let pending = ready.filter(|is_ready| !is_ready).count();
+        if pending == 0 { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+    let outcomes = calls.iter_mut().map(|call| call.as_mut().take_output().expect("done"));
+    let outcomes: Vec<Outcome> = outcomes.collect();
+    assert!(outcomes.iter().all(|outcome| *outcome == Ok(Answer::Done)), "{outcomes:?}");
+    assert_eq!(world.get(KEY), None);
+}
+
+pub async fn an_operation_that_timed_out_may_still_run(world: &impl World) {
+    let (link, owner) = (connect(world).await, OwnerId::random());
+    world.freeze();
+    let outcome = link.call(&acquire(owner, LONG), SendAs::Digest, SHORT).await;
+    assert_eq!(outcome, Err(NodeFailure::Timeout { after: SHORT }));
+    world.thaw();
+    // Behind it on the same link: its answer proves that the acquire has run.
+    assert_eq!(ask(&link, ping()).await, Ok(Answer::Done));
+    assert_eq!(world.get(KEY), Some(owner.to_string()));
+    assert_eq!(ask(&link, release(owner)).await, Ok(Answer::Done));
+}
+
+pub async fn a_link_that_the_server_closed_ends(world: &impl World) {
+    let mut link = connect(world).await;
+    {
+        let mut closed = pin!(link.closed());
+        let early = tokio::time::timeout(SHORT, closed.as_mut()).await;
+        assert!(early.is_err(), "ended while the connection was fine: {early:?}");
+    }
+    world.kill_client(client_id(&link));
+    closes(&mut link).await;
+}
+
+pub async fn a_link_to_a_crashed_server_ends(world: &impl World) {
+    let mut link = connect(world).await;
+    world.crash();
+    closes(&mut link).await;
+}
+
+pub async fn what_is_sent_on_a_dead_link_ends_in_time_and_is_not_answered(world: &impl World) {
+    let mut link = connect(world).await;
+    world.kill_client(client_id(&link));
+    closes(&mut link).await;
+    let call = link.call(&acquire(OwnerId::random(), LONG), SendAs::Digest, SHORT);
+    let outcome = tokio::time::timeout(SOON, call).await.expect("an end of the call");
+    let is_unknown =
+        matches!(outcome, Err(NodeFailure::Disconnected { .. } | NodeFailure::Timeout { .. }));
+    assert!(is_unknown, "{outcome:?}");
+    assert_eq!(world.get(KEY), None);
+}
+
+#[track_caller]
+fn client_id(link: &impl Link) -> i64 {
+    link.id().client_id.expect("the server tells the client's id")
+}
+
+pub async fn connecting_closes_the_stale_links_to_the_same_process(world: &impl World) {
+    let mut stale = [connect(world).await, connect(world).await];
+    let bystander = connect(world).await;
+    let ids = stale.each_ref().map(|link| link.id().clone());
+    let link = connect_after(world, &ids).await;
+    assert_eq!(link.id().run_id, bystander.id().run_id, "the same process");
+    // It is done before the new link is handed out, so that nothing can run behind it.
+    let mut expected = vec![client_id(&bystander), client_id(&link)];
+    expected.sort_unstable();
+    let mut clients = world.clients();
+    clients.sort_unstable();
+    assert_eq!(clients, expected);
+    for link in &mut stale {
+        closes(link).await;
+    }
+    assert_eq!(ask(&bystander, ping()).await, Ok(Answer::Done));
+}
+
+pub async fn connecting_leaves_the_links_of_other_processes_alone(world: &impl World) {
+    let bystander = connect(world).await;
+    let id = LinkId { run_id: "another process".to_owned(), ..bystander.id().clone() };
+    let gone = LinkId { client_id: Some(i64::MAX), ..bystander.id().clone() };
+    let unknown = LinkId { client_id: None, ..bystander.id().clone() };
+    let link = connect_after(world, &[id, gone, unknown]).await;
+    assert_eq!(ask(&bystander, ping()).await, Ok(Answer::Done));
+    assert_eq!(ask(&link, ping()).await, Ok(Answer::Done));
+}
+
+pub async fn a_dead_server_is_unreachable(world: &impl World) {
+    world.crash();
+    let connected = tokio::time::timeout(SOON, world.node().connect(&[])).await;
+    let failure = connected.expect("bounded by the node itself").err().expect("no link");
+    assert!(matches!(failure, NodeFailure::Unreachable { .. }), "{failure:?}");
+}
+
+pub async fn a_closed_link_leaves_no_client(world: &impl World) {
+    let link = connect(world).await;
+    assert_eq!(world.clients(), [client_id(&link)]);
+    link.close().await;
+    eventually("the client's end", || world.clients().is_empty()).await;
+}
+
+pub async fn a_dropped_link_leaves_no_client(world: &impl World) {
+    drop(connect(world).await);
+    eventually("the client's end", || world.clients().is_empty()).await;
+}

@@ -10,6 +10,8 @@
     clippy::arithmetic_side_effects,
     clippy::disallowed_methods,
     clippy::print_stdout,
+    clippy::as_conversions,
+    clippy::cast_precision_loss,
     reason = "a failing test may panic, and says what happened"
 )]
 

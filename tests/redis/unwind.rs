@@ -159,13 +159,16 @@ async fn grants_lost_with_the_connection(fleet: &Fleet, proxies: &[Proxy]) -> Re
     redlock
 }
 
-// Field case 14. The connections are lost between the execution and the answer.
+// Field case 14. The connections are lost between the execution and the answer. The way back is slow,
+// so that it would show if a node voted before its releases are answered.
 #[tokio::test(flavor = "multi_thread")]
 async fn grants_that_were_lost_with_the_connection_are_released_on_the_next() {
     let fleet = Fleet::start(3);
     let proxies: [Proxy; 3] = proxies(&fleet);
     let redlock = grants_lost_with_the_connection(&fleet, &proxies).await;
-    proxies.iter().for_each(Proxy::pass);
+    for proxy in &proxies {
+        proxy.delay(Duration::from_millis(20));
+    }
     all_are_back_and_clean(&redlock, &fleet, AFTER_RECONNECT);
     set_and_released(&fleet.iter().collect::<Vec<_>>());
 }

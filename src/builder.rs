@@ -3,29 +3,27 @@
 use std::{fmt, time::Duration};
 
 use fred::types::config::Config;
-use futures::{FutureExt, future::select_all};
-use tokio::{runtime::Handle, sync::watch, time::timeout_at};
+use tokio::runtime::Handle;
 
 #[cfg(feature = "sim")]
 use crate::sim::{SimClient, SimCluster};
 use crate::{
-    clock::{Clock, due_after},
+    clock::Clock,
+    connect::wait_for_quorum,
     entropy::Entropy,
-    error::{ConnectError, NodeOutcome, NodeReport, NodeReports},
-    lane::{Lane, NodeState},
+    error::ConnectError,
+    lane::Lane,
     node::{
-        Node, NodeFailure, NodeName,
+        Node, NodeName,
         redis::{ConfigError, RedisNode},
     },
-    options::{Defaults, LockOptions, OptionsError},
-    quorum::{Quorum, tally},
+    options::{Defaults, LockOptions, OptionsError, Renewal},
+    quorum::Quorum,
     redlock::Redlock,
     tasks::{Environment, Spawner},
     validity::ClockDrift,
+    watchdog::Watchdog,
 };
-
-/// Once a quorum is connected, how long the other nodes are waited for.
-const GRACE: Duration = Duration::from_millis(200);
 
 /// Sets up a [`Redlock`].
 ///
@@ -35,6 +33,8 @@ const GRACE: Duration = Duration::from_millis(200);
 /// | `max_ttl` | 60 s |
 /// | `wait` | 30 s |
 /// | `node_timeout` | a tenth of the ttl, 1 ms to 200 ms |
+/// | `renew_every` | a third of the ttl |
+/// | `max_hold` | no limit |
 /// | `clock_drift` | 1 % of the ttl + 2 ms |
 /// | `connect_timeout` | 5 s |
 /// | `key_prefix` | `quorumlock:` |
@@ -148,6 +148,26 @@ impl RedlockBuilder {
         self
     }
 
+    /// Held locks are renewed so long after their validity was last counted from. Defaults to a third of
+    /// the ttl.
+    pub fn renew_every(mut self, renew_every: Duration) -> Self {
+        self.defaults.renewal = Renewal::Every(renew_every);
+        self
+    }
+
+    /// Locks are not renewed: each is lost at the end of its validity, unless it is extended.
+    pub fn without_renewal(mut self) -> Self {
+        self.defaults.renewal = Renewal::Never;
+        self
+    }
+
+    /// The longest time for which renewals keep a lock, measured from the start of the attempt that
+    /// acquired it. Defaults to no limit.
+    pub fn max_hold(mut self, max_hold: Duration) -> Self {
+        self.defaults.max_hold = Some(max_hold);
+        self
+    }
+
     /// What is allowed for clocks that run at different rates. Defaults to 1 % of the ttl + 2 ms.
     pub fn clock_drift(mut self, drift: ClockDrift) -> Self {
         self.defaults.drift = drift;
@@ -215,13 +235,15 @@ impl RedlockBuilder {
         environment: Environment,
     ) -> Result<Redlock, ConnectError> {
         let Environment { spawner, clock, entropy } = environment;
-        let (lanes, tasks) = nodes
+        let (lanes, mut tasks): (Vec<Lane>, Vec<_>) = nodes
             .into_iter()
             .map(|node| Lane::start(node, self.max_in_flight, &spawner, &entropy))
             .unzip();
+        let (watchdog, watching) = Watchdog::new(clock);
+        tasks.push(spawner.spawn(watching));
         let quorum = Quorum { lanes, clock, entropy };
         let key_prefix = self.key_prefix.into_boxed_str();
-        let redlock = Redlock::new(quorum, self.defaults, key_prefix, tasks);
+        let redlock = Redlock::new(quorum, self.defaults, key_prefix, watchdog, tasks);
         match wait_for_quorum(&redlock, self.connect_timeout).await {
             Ok(()) => Ok(redlock),
             Err(error) => {
@@ -329,72 +351,4 @@ fn check_members<'a>(
         }
     }
     Ok(())
-}
-
-async fn wait_for_quorum(redlock: &Redlock, limit: Duration) -> Result<(), ConnectError> {
-    let mut deadline = due_after(limit);
-    let mut grace = None;
-    let mut states = redlock.states();
-    loop {
-        let seen: Vec<NodeState> =
-            states.iter_mut().map(|(_, state)| state.borrow_and_update().clone()).collect();
-        for ((node, _), state) in states.iter().zip(&seen) {
-            if let NodeState::Unreachable { cause: NodeFailure::Unfit { reason } } = state {
-                return Err(ConnectError::Unfit { node: node.clone(), reason: reason.clone() });
-            }
-        }
-        let connected = seen.iter().filter(|state| is_connected(state)).count();
-        let quorum = tally::quorum(seen.len());
-        if connected == seen.len() {
-            return Ok(());
-        }
-        if connected >= quorum {
-            deadline = *grace.get_or_insert_with(|| due_after(GRACE));
-        }
-        let changes = states.iter_mut().map(|(_, state)| {
-            async {
-                // The state of a lane that has ended does not change any more.
-                if state.changed().await.is_err() {
-                    std::future::pending::<()>().await;
-                }
-            }
-            .boxed()
-        });
-        if timeout_at(deadline, select_all(changes)).await.is_err() {
-            if connected >= quorum {
-                return Ok(());
-            }
-            let nodes = unconnected(&states, seen);
-            return Err(ConnectError::NoQuorum { connected, quorum, waited: limit, nodes });
-        }
-    }
-}
-
-fn is_connected(state: &NodeState) -> bool {
-    match state {
-        NodeState::Voting | NodeState::CatchingUp | NodeState::Unresponsive => true,
-        NodeState::Connecting | NodeState::Unreachable { .. } | NodeState::ShutDown => false,
-    }
-}
-
-fn unconnected(
-    states: &[(NodeName, watch::Receiver<NodeState>)],
-    seen: Vec<NodeState>,
-) -> NodeReports {
-    let reports = states.iter().zip(seen).filter(|(_, state)| !is_connected(state)).map(
-        |((node, _), state)| {
-            let failure = match state {
-                NodeState::Unreachable { cause } => cause,
-                NodeState::ShutDown => NodeFailure::ShutDown,
-                NodeState::Connecting
-                | NodeState::Voting
-                | NodeState::CatchingUp
-                | NodeState::Unresponsive => NodeFailure::Unreachable {
-                    cause: "no answer to the connection attempt".to_owned(),
-                },
-            };
-            NodeReport { node: node.clone(), outcome: NodeOutcome::Failed(failure) }
-        },
-    );
-    NodeReports(reports.collect())
 }

@@ -17,6 +17,17 @@ impl Moment {
         Self(self.0.saturating_add(span))
     }
 
+    /// This moment, moved into the past by `span`; the origin where that would be before it.
+    pub(crate) fn before(self, span: Duration) -> Self {
+        Self(self.0.saturating_sub(span))
+    }
+
+    /// The last multiple of `step` that is not after this moment.
+    pub(crate) fn rounded_down(self, step: Duration) -> Self {
+        let over = self.0.as_nanos().checked_rem(step.as_nanos()).unwrap_or(0);
+        self.before(u64::try_from(over).map_or(Duration::ZERO, Duration::from_nanos))
+    }
+
     /// How long after `earlier` this moment is; zero when it is not after it.
     pub(crate) fn since(self, earlier: Self) -> Duration {
         self.0.saturating_sub(earlier.0)

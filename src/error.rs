@@ -315,6 +315,39 @@ impl ReleaseError {
     }
 }
 
+/// Why work under a lock was not done, or cannot be vouched for.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum WithLockError<T> {
+    /// The lock was not acquired: the body never ran.
+    #[error("the lock was not acquired")]
+    Acquire(#[source] AcquireError),
+    /// The lock was lost while the body ran, and the body was dropped.
+    #[error("the lock was lost, and the work under it was stopped")]
+    Lost,
+    /// The body ran to its end, but the release says that the lock had been lost, or cannot say.
+    #[error("the work under the lock was done, but the lock cannot be vouched for")]
+    Release {
+        /// What the body returned.
+        value: T,
+        /// What the release said.
+        #[source]
+        error: ReleaseError,
+    },
+}
+
+impl<T> WithLockError<T> {
+    /// Whether the lock was lost, while the body ran or before the release.
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        match self {
+            Self::Acquire(_) => false,
+            Self::Lost => true,
+            Self::Release { error, .. } => error.is_lost(),
+        }
+    }
+}
+
 /// Why no [`Redlock`](crate::Redlock) was made. No connection and no task is left behind.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]

@@ -2,21 +2,26 @@
 
 use std::{fmt, time::Duration};
 
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+
 use crate::{
-    clock::Moment,
     error::{ExtendError, NodeReports, ReleaseError},
     options::{Defaults, LockOptions},
     owner_id::OwnerId,
-    quorum::{acquire::Granted, claim::Claim, extend, release},
     resource::Resource,
+    watchdog::Watched,
 };
 
 /// A held lock.
 ///
-/// The holder may rely on it for [`remaining`](Self::remaining), by a clock that counts the time in
-/// which the machine was suspended. It is not renewed by itself: call [`extend`](Self::extend), or
-/// finish in time. A process that stands still for longer (a long pause, a suspended virtual machine
-/// whose clock stopped with it) cannot notice in time that another has the lock by now.
+/// It is renewed in the background until it is released, unless
+/// [`without_renewal`](LockOptions::without_renewal) says otherwise. The holder may rely on it for
+/// [`remaining`](Self::remaining), by a clock that counts the time in which the machine was suspended;
+/// [`lost`](Self::lost) tells when it may not any more, and then it stays lost.
+///
+/// A process that stands still for longer than the ttl (a long pause, a suspended virtual machine whose
+/// clock stopped with it) cannot notice in time that another has the lock by now.
 ///
 /// # Drop
 ///
@@ -26,22 +31,81 @@ use crate::{
 #[must_use = "if unused the lock is released immediately"]
 #[clippy::has_significant_drop]
 pub struct LockGuard {
-    claim: Claim,
+    watched: Watched,
     resource: Resource,
-    valid_until: Moment,
     defaults: Defaults,
 }
 
+/// How often a waiter for the loss looks at the clock: timers do not count suspend, the clock does.
+const LOOK: Duration = Duration::from_millis(100);
+
 impl LockGuard {
-    pub(crate) fn new(granted: Granted, resource: Resource, defaults: Defaults) -> Self {
-        let Granted { claim, valid_until } = granted;
-        Self { claim, resource, valid_until, defaults }
+    pub(crate) fn new(watched: Watched, resource: Resource, defaults: Defaults) -> Self {
+        Self { watched, resource, defaults }
     }
 
     /// How long the lock may still be relied on, from now. Zero once it is lost, and then for ever.
     #[must_use]
     pub fn remaining(&self) -> Duration {
-        self.valid_until.since(self.claim.now())
+        self.watched.lease().remaining()
+    }
+
+    /// Whether the lock is lost: its validity has ended, or a majority of the nodes no longer has our
+    /// key. Once lost it stays lost.
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        self.remaining().is_zero()
+    }
+
+    /// Resolves when exclusivity can no longer be vouched for: at once when a majority of the nodes says
+    /// that the key is gone or another's, and otherwise at the end of the validity, before any node
+    /// lets anyone else in.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe.
+    pub async fn lost(&self) {
+        let token = self.watched.lease().lost.clone();
+        loop {
+            let remaining = self.remaining();
+            if remaining.is_zero() {
+                return;
+            }
+            tokio::select! {
+                biased;
+                () = token.cancelled() => return,
+                () = sleep(remaining.min(LOOK)) => {}
+            }
+        }
+    }
+
+    /// A token that is cancelled when the lock is [`lost`](Self::lost), for tasks of their own. It is
+    /// not cancelled by a release.
+    #[must_use]
+    pub fn lost_token(&self) -> CancellationToken {
+        self.watched.lease().lost.clone()
+    }
+
+    /// Resolves when the last renewal did not succeed, with what is left of the validity: too few nodes
+    /// answered, and it is tried again until that time is up. At once if that is so already.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe.
+    pub async fn at_risk(&self) -> Duration {
+        let lease = self.watched.lease();
+        loop {
+            // Asked for before the look, so that what happens in between is not missed.
+            let failed = lease.at_risk.notified();
+            if let Some(remaining) = lease.remaining_at_risk() {
+                return remaining;
+            }
+            tokio::select! {
+                biased;
+                () = lease.lost.cancelled() => return Duration::ZERO,
+                () = failed => {}
+            }
+        }
     }
 
     /// What is locked.
@@ -53,20 +117,20 @@ impl LockGuard {
     /// Whose the keys on the nodes are.
     #[must_use]
     pub fn owner_id(&self) -> OwnerId {
-        self.claim.owner()
+        self.watched.lease().owner()
     }
 
     /// What each node said when the lock was acquired. Answers that came in after the quorum had
     /// decided are in it; those that are still to come are not.
     #[must_use]
-    pub fn nodes(&mut self) -> NodeReports {
-        self.claim.reports()
+    pub fn nodes(&self) -> NodeReports {
+        self.watched.lease().reports()
     }
 
     /// Lets the lock live on for `ttl`, measured from before the first node is asked.
     ///
     /// One round: a quorum has to say that the key was still ours. Validity never shrinks: a `ttl`
-    /// shorter than what is left changes nothing.
+    /// shorter than what is left changes nothing. Renewals go on as before.
     ///
     /// # Errors
     ///
@@ -79,19 +143,10 @@ impl LockGuard {
     /// Cancel safe: if the future is dropped the guard keeps the validity that it had, though the
     /// keys may live longer.
     pub async fn extend(&mut self, ttl: Duration) -> Result<(), ExtendError> {
-        let terms = self.defaults.terms(LockOptions::new().ttl(ttl))?;
-        match extend::extend(&mut self.claim, self.valid_until, terms).await {
-            Ok(until) => {
-                self.valid_until = until;
-                Ok(())
-            }
-            Err(error) => {
-                if error.is_lost() {
-                    self.valid_until = self.valid_until.min(self.claim.now());
-                }
-                Err(error)
-            }
-        }
+        let terms = self.defaults.terms(LockOptions::new().without_renewal().ttl(ttl))?;
+        let extended = self.watched.lease().extend(terms).await;
+        self.watched.reschedule();
+        extended
     }
 
     /// Releases the lock on every node and waits until a majority has confirmed it, at most for
@@ -99,16 +154,17 @@ impl LockGuard {
     ///
     /// # Errors
     ///
-    /// [`ReleaseError::Lost`] if a majority no longer had our key: someone may have run beside us.
-    /// [`ReleaseError::Unconfirmed`] if too few nodes answered to say. In either case there is
-    /// nothing left to do: nodes that did not answer are told again when they come back, for as long
-    /// as the [`Redlock`](crate::Redlock) or a guard of it exists, and otherwise the ttl does it.
+    /// [`ReleaseError::Lost`] if it was lost before, or if a majority no longer had our key: someone
+    /// may have run beside us. [`ReleaseError::Unconfirmed`] if too few nodes answered to say. In
+    /// either case there is nothing left to do: nodes that did not answer are told again when they come
+    /// back, for as long as the [`Redlock`](crate::Redlock) or a guard of it exists, and otherwise the
+    /// ttl does it.
     ///
     /// # Cancel safety
     ///
     /// Cancel safe: the release goes on in the background.
     pub async fn release(self) -> Result<(), ReleaseError> {
-        release::release(self.claim).await
+        self.watched.lease().release().await
     }
 }
 

@@ -20,7 +20,9 @@
 //! # The picture
 //!
 //! ```text
-//!  you ── acquire("orders:42") ──► Redlock ──► LockGuard ── remaining(), extend(), release()
+//!  you ── acquire("orders:42") ──► Redlock ──► LockGuard ── lost(), remaining(), release()
+//!                                     │            │
+//!                                     │         watchdog: renews what is held, tells of its loss
 //!                                     │            │
 //!                                    quorum: rounds, votes, validity
 //!                                     │    │    │
@@ -44,7 +46,6 @@
 //!
 //! - It does not stop a holder that is paused beyond its validity from waking up and going on. No lock
 //!   service can; what is written under a lock has to be able to refuse a late writer.
-//! - It does not renew by itself yet: [`LockGuard::extend`] does.
 //! - It does not yet notice a master that restarted empty: until it does, restart such a master only
 //!   after the longest ttl in use, as the Redis documentation advises.
 //! - It does not work on Redis Cluster or behind Sentinel: nodes have to be independent.
@@ -84,8 +85,12 @@ pub mod sim;
 mod error;
 mod lane;
 mod quorum;
+mod lease;
+mod watchdog;
 mod guard;
 mod redlock;
+mod scope;
+mod connect;
 mod builder;
 
 pub use fred;
@@ -93,7 +98,7 @@ pub use fred;
 pub use builder::RedlockBuilder;
 pub use error::{
     AcquireError, ConnectError, ExtendError, FailedAttempt, NodeOutcome, NodeReport, NodeReports,
-    ReleaseError,
+    ReleaseError, WithLockError,
 };
 pub use guard::LockGuard;
 pub use lane::{NodeState, NodeStatus};

@@ -10,17 +10,32 @@ use crate::validity::{ClockDrift, validity};
 /// |---|---|
 /// | `ttl` | the builder's: 10 s |
 /// | `wait_timeout` | the builder's: 30 s |
+/// | `renew_every` | the builder's: a third of the ttl |
+/// | `max_hold` | the builder's: no limit |
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LockOptions {
     ttl: Option<Duration>,
     wait_timeout: Option<Duration>,
+    renewal: Option<Renewal>,
+    max_hold: Option<Duration>,
+}
+
+/// Whether and when a held lock is renewed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Renewal {
+    /// A third of the ttl after it was last counted from.
+    Third,
+    /// So long after it was last counted from.
+    Every(Duration),
+    /// Not at all: it ends with its ttl.
+    Never,
 }
 
 impl LockOptions {
     /// Options in which nothing is set.
     #[must_use]
     pub const fn new() -> Self {
-        Self { ttl: None, wait_timeout: None }
+        Self { ttl: None, wait_timeout: None, renewal: None, max_hold: None }
     }
 
     /// How long the lock's keys live on the nodes, measured by each node from the moment at which it
@@ -37,6 +52,32 @@ impl LockOptions {
     #[must_use]
     pub const fn wait_timeout(mut self, wait_timeout: Duration) -> Self {
         self.wait_timeout = Some(wait_timeout);
+        self
+    }
+}
+
+impl LockOptions {
+    /// The lock is renewed so long after its validity was last counted from. Has to leave some of the
+    /// validity. Defaults to a third of the ttl.
+    #[must_use]
+    pub const fn renew_every(mut self, renew_every: Duration) -> Self {
+        self.renewal = Some(Renewal::Every(renew_every));
+        self
+    }
+
+    /// The lock is not renewed: it is lost at the end of its validity, unless
+    /// [`extend`](crate::LockGuard::extend) is called. By default it is renewed until it is released.
+    #[must_use]
+    pub const fn without_renewal(mut self) -> Self {
+        self.renewal = Some(Renewal::Never);
+        self
+    }
+
+    /// The longest time for which renewals keep the lock, measured from the start of the attempt that
+    /// acquired it: a holder that hangs does not hold for ever. Defaults to no limit.
+    #[must_use]
+    pub const fn max_hold(mut self, max_hold: Duration) -> Self {
+        self.max_hold = Some(max_hold);
         self
     }
 }
@@ -80,6 +121,14 @@ pub enum OptionsError {
         /// The ttl asked for.
         ttl: Duration,
     },
+    /// A renewal would come when the validity has ended.
+    #[error("renewal after {renew_every:?} is too late for ttl {ttl:?}")]
+    RenewalTooLate {
+        /// When the lock would be renewed.
+        renew_every: Duration,
+        /// The ttl asked for.
+        ttl: Duration,
+    },
     /// A duration or a bound that has to be positive is zero.
     #[error("{name} must not be zero")]
     Zero {
@@ -96,6 +145,8 @@ pub(crate) struct Defaults {
     pub(crate) wait: Duration,
     pub(crate) node_timeout: Option<Duration>,
     pub(crate) drift: ClockDrift,
+    pub(crate) renewal: Renewal,
+    pub(crate) max_hold: Option<Duration>,
 }
 
 impl Default for Defaults {
@@ -106,6 +157,8 @@ impl Default for Defaults {
             wait: Duration::from_secs(30),
             node_timeout: None,
             drift: ClockDrift::default(),
+            renewal: Renewal::Third,
+            max_hold: None,
         }
     }
 }
@@ -117,6 +170,9 @@ pub(crate) struct Terms {
     pub(crate) wait: Duration,
     pub(crate) node_timeout: Duration,
     pub(crate) drift: ClockDrift,
+    /// `None`: not renewed.
+    pub(crate) renew_every: Option<Duration>,
+    pub(crate) max_hold: Option<Duration>,
 }
 
 impl Defaults {
@@ -139,7 +195,22 @@ impl Defaults {
             return Err(OptionsError::NodeTimeoutTooLong { node_timeout, ttl });
         }
         let wait = options.wait_timeout.unwrap_or(self.wait);
-        Ok(Terms { ttl, wait, node_timeout, drift })
+        let renew_every = match options.renewal.unwrap_or(self.renewal) {
+            Renewal::Never => None,
+            Renewal::Third => ttl.checked_div(3),
+            Renewal::Every(renew_every) => Some(renew_every),
+        };
+        if renew_every.is_some_and(|span| span.is_zero()) {
+            return Err(OptionsError::Zero { name: "renew_every" });
+        }
+        if let Some(renew_every) = renew_every.filter(|s| validity(ttl, *s, drift).is_none()) {
+            return Err(OptionsError::RenewalTooLate { renew_every, ttl });
+        }
+        let max_hold = options.max_hold.or(self.max_hold);
+        if max_hold.is_some_and(|span| span.is_zero()) {
+            return Err(OptionsError::Zero { name: "max_hold" });
+        }
+        Ok(Terms { ttl, wait, node_timeout, drift, renew_every, max_hold })
     }
 }
 

@@ -13,10 +13,12 @@ use crate::{
     error::AcquireError,
     guard::LockGuard,
     lane::{Lane, NodeState, NodeStatus},
+    lease::Lease,
     node::NodeName,
     options::{Defaults, LockOptions},
     quorum::{Quorum, acquire},
     resource::Resource,
+    watchdog::Watchdog,
 };
 
 /// Between attempts of one acquisition.
@@ -52,6 +54,7 @@ struct Inner {
     quorum: Arc<Quorum>,
     defaults: Defaults,
     key_prefix: Box<str>,
+    watchdog: Arc<Watchdog>,
     tasks: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -69,10 +72,11 @@ impl Redlock {
         quorum: Quorum,
         defaults: Defaults,
         key_prefix: Box<str>,
+        watchdog: Arc<Watchdog>,
         tasks: Vec<JoinHandle<()>>,
     ) -> Self {
         let (quorum, tasks) = (Arc::new(quorum), Mutex::new(tasks));
-        Self { inner: Arc::new(Inner { quorum, defaults, key_prefix, tasks }) }
+        Self { inner: Arc::new(Inner { quorum, defaults, key_prefix, watchdog, tasks }) }
     }
 
     /// Acquires the lock, trying again with pauses of 10 ms to 300 ms until it is free.
@@ -123,7 +127,7 @@ impl Redlock {
         resource: &str,
         options: LockOptions,
     ) -> Result<LockGuard, AcquireError> {
-        let Inner { quorum, defaults, key_prefix, .. } = &*self.inner;
+        let Inner { quorum, defaults, key_prefix, watchdog, .. } = &*self.inner;
         let terms = defaults.terms(options)?;
         let resource = Resource::new(resource)?;
         let key = resource.lock_key(key_prefix);
@@ -132,7 +136,10 @@ impl Redlock {
         loop {
             attempts = attempts.saturating_add(1);
             let mut error = match acquire::attempt(quorum, key.clone(), terms).await {
-                Ok(granted) => return Ok(LockGuard::new(granted, resource, *defaults)),
+                Ok(granted) => {
+                    let watched = watchdog.watch(Lease::new(granted, terms));
+                    return Ok(LockGuard::new(watched, resource, *defaults));
+                }
                 Err(error) => error,
             };
             let waited = quorum.clock.now().since(called);
@@ -162,13 +169,14 @@ impl Redlock {
     /// Ends all connections and tasks, after the releases that are still owed to nodes.
     ///
     /// Waits for nodes that do not answer for at most 2 s, and says what is left. From then on every
-    /// acquisition fails with [`AcquireError::ShutDown`]. A guard that is still held keeps its
-    /// validity but can be neither extended nor released: release guards first.
+    /// acquisition fails with [`AcquireError::ShutDown`]. What is still held is lost: it is released with
+    /// the rest, and its guard says so.
     ///
     /// # Cancel safety
     ///
     /// Cancel safe: the shutdown goes on in the background.
     pub async fn shutdown(&self) -> Drained {
+        self.inner.watchdog.close();
         let lanes = &self.inner.quorum.lanes;
         let left = futures::future::join_all(lanes.iter().map(Lane::shut_down)).await;
         let tasks =

@@ -113,14 +113,24 @@ pub struct NodeStatus {
 /// Where the outcome of a call goes: to the place of this node in a round.
 #[derive(Debug)]
 pub(crate) struct ReplyTo {
+    pub(crate) round: u64,
     pub(crate) place: usize,
-    pub(crate) round: mpsc::UnboundedSender<(usize, Outcome)>,
+    pub(crate) to: mpsc::UnboundedSender<Reply>,
+}
+
+/// The outcome of a call, with where it belongs.
+#[derive(Debug)]
+pub(crate) struct Reply {
+    pub(crate) round: u64,
+    pub(crate) place: usize,
+    pub(crate) outcome: Outcome,
 }
 
 impl ReplyTo {
     /// The round may be over; then nobody wants to know.
     fn send(self, outcome: Outcome) {
-        drop(self.round.send((self.place, outcome)));
+        let Self { round, place, to } = self;
+        drop(to.send(Reply { round, place, outcome }));
     }
 }
 

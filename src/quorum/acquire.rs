@@ -20,6 +20,8 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct Granted {
     pub(crate) claim: Claim,
+    /// From when its validity is counted.
+    pub(crate) started: Moment,
     pub(crate) valid_until: Moment,
 }
 
@@ -39,7 +41,11 @@ pub(crate) async fn attempt(
     let vote = vote.unwrap_or(Vote::NoQuorum);
     let elapsed = quorum.clock.now().since(started);
     match judge(vote, terms, elapsed) {
-        Ok(()) => Ok(Granted { claim, valid_until: valid_until(started, terms.ttl, terms.drift) }),
+        Ok(()) => Ok(Granted {
+            claim,
+            started,
+            valid_until: valid_until(started, terms.ttl, terms.drift),
+        }),
         Err(refusal) => Err(error(refusal, &mut claim, terms, elapsed)),
     }
 }
@@ -68,7 +74,7 @@ fn error(refusal: Refusal, claim: &mut Claim, terms: Terms, elapsed: Duration) -
         return AcquireError::ShutDown;
     }
     let attempt = FailedAttempt {
-        quorum: claim.quorum.size(),
+        quorum: claim.quorum().size(),
         nodes: claim.reports(),
         attempts: 1,
         waited: elapsed,

@@ -10,6 +10,7 @@ use super::{Quorum, round::Round};
 use crate::{
     clock::Moment,
     error::{NodeOutcome, NodeReports},
+    lane::ReplyTo,
     node::{Answer, Operation},
     owner_id::OwnerId,
     resource::Key,
@@ -17,12 +18,14 @@ use crate::{
 
 #[derive(Debug)]
 pub(crate) struct Claim {
-    pub(super) quorum: Arc<Quorum>,
+    quorum: Arc<Quorum>,
     key: Key,
     owner: OwnerId,
     node_timeout: Duration,
     /// The round that acquires. It says on which nodes there may be a key of this owner.
     pub(super) acquiring: Round,
+    /// Places where our key was set again since.
+    refilled: Vec<usize>,
     released: bool,
 }
 
@@ -35,23 +38,23 @@ impl Claim {
         node_timeout: Duration,
     ) -> Self {
         let owner = OwnerId::from_entropy(&quorum.entropy);
-        let unknown = vec![NodeOutcome::Pending; quorum.lanes.len()];
-        let acquiring = Round::start(unknown, |reply_to| {
+        let acquiring = Round::start(nothing_known(quorum), |reply_to| {
             if let Some(lane) = quorum.lanes.get(reply_to.place) {
                 let acquire = Operation::Acquire { key: key.clone(), owner, ttl_ms };
                 lane.vote(acquire, node_timeout, reply_to);
             }
         });
-        Self { quorum: Arc::clone(quorum), key, owner, node_timeout, acquiring, released: false }
+        let quorum = Arc::clone(quorum);
+        Self { quorum, key, owner, node_timeout, acquiring, refilled: Vec::new(), released: false }
+    }
+
+    pub(crate) fn quorum(&self) -> &Quorum {
+        &self.quorum
     }
 
     /// The time by the clock that judges this claim's validity.
     pub(crate) fn now(&self) -> Moment {
         self.quorum.clock.now()
-    }
-
-    pub(super) fn node_timeout(&self) -> Duration {
-        self.node_timeout
     }
 
     pub(crate) fn owner(&self) -> OwnerId {
@@ -64,45 +67,64 @@ impl Claim {
     }
 
     /// Asks every node that may have our key to let it live on.
-    pub(super) fn extend(&mut self, ttl_ms: u64, node_timeout: Duration) -> Round {
-        let (key, owner) = (&self.key, self.owner);
-        Round::start(open_places(&mut self.acquiring), |reply_to| {
+    pub(crate) fn extend(&mut self, ttl_ms: u64, node_timeout: Duration) -> Round {
+        let known = self.open_places();
+        Round::start(known, |reply_to| self.ask_to_extend(ttl_ms, node_timeout, reply_to))
+    }
+
+    /// Asks one node to let our key live on.
+    pub(crate) fn ask_to_extend(&self, ttl_ms: u64, node_timeout: Duration, reply_to: ReplyTo) {
+        if let Some(lane) = self.quorum.lanes.get(reply_to.place) {
+            let (key, owner) = (self.key.clone(), self.owner);
+            lane.vote(Operation::Extend { key, owner, ttl_ms }, node_timeout, reply_to);
+        }
+    }
+
+    /// Sets our key again on a node that lost it, unless another has it there.
+    pub(crate) fn refill(&mut self, ttl_ms: u64, node_timeout: Duration, reply_to: ReplyTo) {
+        if let Some(lane) = self.quorum.lanes.get(reply_to.place) {
+            if !self.refilled.contains(&reply_to.place) {
+                self.refilled.push(reply_to.place);
+            }
+            let (key, owner) = (self.key.clone(), self.owner);
+            lane.vote(Operation::Acquire { key, owner, ttl_ms }, node_timeout, reply_to);
+        }
+    }
+
+    /// Owes the release to every node that may have our key; hears of the answers. Once is enough.
+    pub(crate) fn release(&mut self) -> Round {
+        self.released = true;
+        let known = self.open_places();
+        Round::start(known, |reply_to| {
             if let Some(lane) = self.quorum.lanes.get(reply_to.place) {
-                let extend = Operation::Extend { key: key.clone(), owner, ttl_ms };
-                lane.vote(extend, node_timeout, reply_to);
+                let (key, owner) = (self.key.clone(), self.owner);
+                lane.release(key, owner, self.node_timeout, Some(reply_to));
             }
         })
     }
 
-    /// Owes the release to every node that may have our key, and hears of the answers.
-    pub(super) fn release(mut self) -> (Arc<Quorum>, Round) {
-        self.released = true;
-        let round = Round::start(open_places(&mut self.acquiring), |reply_to| {
-            if let Some(lane) = self.quorum.lanes.get(reply_to.place) {
-                lane.release(self.key.clone(), self.owner, self.node_timeout, Some(reply_to));
-            }
-        });
-        (Arc::clone(&self.quorum), round)
+    /// The outcomes of a round to come: pending where there may be a key of ours, known elsewhere.
+    fn open_places(&mut self) -> Vec<NodeOutcome> {
+        let outcomes = self.acquiring.outcomes().iter().enumerate();
+        let refilled = &self.refilled;
+        let is_open = |place, outcome| refilled.contains(&place) || may_hold(outcome);
+        outcomes
+            .map(|(place, o)| if is_open(place, o) { NodeOutcome::Pending } else { o.clone() })
+            .collect()
     }
 }
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        if self.released {
-            return;
-        }
-        for (lane, outcome) in self.quorum.lanes.iter().zip(self.acquiring.outcomes()) {
-            if may_hold(outcome) {
-                lane.release(self.key.clone(), self.owner, self.node_timeout, None);
-            }
+        if !self.released {
+            drop(self.release());
         }
     }
 }
 
-/// The outcomes of a round to come: pending where there may be a key of ours, known elsewhere.
-fn open_places(acquiring: &mut Round) -> Vec<NodeOutcome> {
-    let outcomes = acquiring.outcomes().iter();
-    outcomes.map(|o| if may_hold(o) { NodeOutcome::Pending } else { o.clone() }).collect()
+/// The outcomes of a round that asks everybody.
+pub(crate) fn nothing_known(quorum: &Quorum) -> Vec<NodeOutcome> {
+    vec![NodeOutcome::Pending; quorum.lanes.len()]
 }
 
 /// Whether a node may have a key of ours, or come to have one, after this answer to the acquire.

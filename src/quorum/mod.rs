@@ -7,8 +7,6 @@ pub(crate) mod tally;
 pub(crate) mod round;
 pub(crate) mod claim;
 pub(crate) mod acquire;
-pub(crate) mod extend;
-pub(crate) mod release;
 
 use crate::{
     clock::Clock,

@@ -7,25 +7,25 @@ use tokio::{sync::mpsc, time::timeout};
 use super::tally::Tally;
 use crate::{
     error::NodeOutcome,
-    lane::ReplyTo,
-    node::{NodeFailure, Outcome},
+    lane::{Reply, ReplyTo},
+    node::NodeFailure,
 };
 
 /// The outcomes of one round so far. Those that come in after the decision are taken as well.
 #[derive(Debug)]
 pub(crate) struct Round {
     outcomes: Vec<NodeOutcome>,
-    answers: mpsc::UnboundedReceiver<(usize, Outcome)>,
+    answers: mpsc::UnboundedReceiver<Reply>,
 }
 
 impl Round {
     /// Starts a round. What is known beforehand stands; `send` is called for each node of which the
     /// outcome is [`NodeOutcome::Pending`], with where it goes.
     pub(super) fn start(known: Vec<NodeOutcome>, mut send: impl FnMut(ReplyTo)) -> Self {
-        let (round, answers) = mpsc::unbounded_channel();
+        let (to, answers) = mpsc::unbounded_channel();
         for (place, outcome) in known.iter().enumerate() {
             if *outcome == NodeOutcome::Pending {
-                send(ReplyTo { place, round: round.clone() });
+                send(ReplyTo { round: 0, place, to: to.clone() });
             }
         }
         Self { outcomes: known, answers }
@@ -35,7 +35,7 @@ impl Round {
     ///
     /// The lanes answer in time by themselves. The limit is for those that cannot: too busy, or on a
     /// runtime that nobody drives.
-    pub(super) async fn decided<V>(
+    pub(crate) async fn decided<V>(
         &mut self,
         limit: Duration,
         decide: impl Fn(Tally) -> Option<V>,
@@ -56,7 +56,7 @@ impl Round {
                 return None;
             }
             match self.answers.recv().await {
-                Some((place, outcome)) => self.note(place, outcome),
+                Some(reply) => self.note(reply),
                 // Lanes that ended without an answer (their runtime is gone) will give none.
                 None => self.give_up(&NodeFailure::ShutDown),
             }
@@ -65,15 +65,15 @@ impl Round {
 
     /// The outcomes by now.
     pub(crate) fn outcomes(&mut self) -> &[NodeOutcome] {
-        while let Ok((place, outcome)) = self.answers.try_recv() {
-            self.note(place, outcome);
+        while let Ok(reply) = self.answers.try_recv() {
+            self.note(reply);
         }
         &self.outcomes
     }
 
-    fn note(&mut self, place: usize, outcome: Outcome) {
-        if let Some(slot) = self.outcomes.get_mut(place) {
-            *slot = outcome.into();
+    fn note(&mut self, reply: Reply) {
+        if let Some(slot) = self.outcomes.get_mut(reply.place) {
+            *slot = reply.outcome.into();
         }
     }
 

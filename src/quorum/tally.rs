@@ -62,6 +62,11 @@ impl Tally {
         tally
     }
 
+    /// Whether all nodes have answered or failed to.
+    pub(crate) const fn is_complete(self) -> bool {
+        self.pending == 0
+    }
+
     /// The verdict of acquiring, as soon as there is one.
     pub(crate) fn vote(self) -> Option<Vote> {
         let quorum = quorum(self.nodes);

@@ -35,6 +35,8 @@ pub(crate) struct Operation {
     pub(crate) patience_ms: Option<u64>,
     pub(crate) hold_ms: u64,
     pub(crate) extend: bool,
+    pub(crate) renewed: bool,
+    pub(crate) max_hold_ms: Option<u64>,
     pub(crate) end: End,
 }
 
@@ -133,6 +135,8 @@ impl Operation {
             patience_ms: rng.random_ratio(1, 5).then(|| rng.random_range(0..=40)),
             hold_ms: *pick(rng, &[0, 1, 10, 100, 400, 1_600]),
             extend: rng.random_ratio(1, 3),
+            renewed: rng.random_ratio(1, 2),
+            max_hold_ms: rng.random_ratio(1, 6).then(|| rng.random_range(50..=1_000)),
             end: match rng.random_range(0..4) {
                 0 | 1 => End::Release,
                 2 => End::Drop,

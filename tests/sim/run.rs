@@ -307,6 +307,9 @@ impl Life {
         let options = LockOptions::new()
             .ttl(Duration::from_millis(operation.ttl_ms))
             .wait_timeout(Duration::from_millis(operation.wait_ms));
+        let options = if operation.renewed { options } else { options.without_renewal() };
+        let max_hold = operation.max_hold_ms.map(Duration::from_millis);
+        let options = max_hold.map_or(options, |max_hold| options.max_hold(max_hold));
         let acquiring = redlock.acquire_with(&resource, options);
         let acquired = match operation.patience_ms {
             Some(ms) => timeout(Duration::from_millis(ms), acquiring).await.ok(),
@@ -314,7 +317,7 @@ impl Life {
         };
         let Some(Ok(mut guard)) = acquired else { return };
         let hold = self.granted(&guard);
-        sleep(Duration::from_millis(operation.hold_ms)).await;
+        self.hold(&guard, hold, operation.hold_ms).await;
         if operation.extend {
             let extended = guard.extend(MAX_TTL).await;
             // A validity that had ended is not brought back by looking at it now.
@@ -325,7 +328,7 @@ impl Life {
             if extended.is_ok() {
                 self.check_majority(&guard, "extended");
             }
-            sleep(Duration::from_millis(operation.hold_ms)).await;
+            self.hold(&guard, hold, operation.hold_ms).await;
         }
         let now = self.cluster.now();
         self.seen.log(|log| log.holds[hold].until = log.holds[hold].until.min(now));
@@ -340,6 +343,27 @@ impl Life {
             End::Drop => drop(guard),
             End::AbandonedRelease(ms) => {
                 timeout(Duration::from_millis(ms), guard.release()).await.ok();
+            }
+        }
+    }
+
+    /// Holds the lock for a time, and looks at it every now and then as its holder would.
+    async fn hold(&self, guard: &LockGuard, hold: usize, ms: u64) {
+        let end = tokio::time::Instant::now() + Duration::from_millis(ms);
+        while tokio::time::Instant::now() < end && !guard.is_lost() {
+            let until = self.believes_until(guard);
+            self.seen.log(|log| log.holds[hold].until = until);
+            let left = end.saturating_duration_since(tokio::time::Instant::now());
+            timeout(left.min(Duration::from_millis(25)), guard.lost()).await.ok();
+        }
+        if guard.is_lost() {
+            // Whoever only listens is told as well, as soon as the watchdog has had its turn.
+            sleep(Duration::from_millis(2)).await;
+            if !guard.lost_token().is_cancelled() {
+                self.violation(format!("c{} was not told of a loss", self.number));
+            }
+            if !guard.is_lost() {
+                self.violation(format!("c{} has a lost lock back", self.number));
             }
         }
     }

@@ -1,0 +1,90 @@
+//! Waiting until enough nodes are connected to begin.
+
+use std::time::Duration;
+
+use futures::{FutureExt, future::select_all};
+use tokio::{sync::watch, time::timeout_at};
+
+use crate::{
+    clock::due_after,
+    error::{ConnectError, NodeOutcome, NodeReport, NodeReports},
+    lane::NodeState,
+    node::{NodeFailure, NodeName},
+    quorum::tally,
+    redlock::Redlock,
+};
+
+/// Once a quorum is connected, how long the other nodes are waited for.
+const GRACE: Duration = Duration::from_millis(200);
+
+/// Waits until all nodes are connected, or a quorum for a while.
+pub(crate) async fn wait_for_quorum(
+    redlock: &Redlock,
+    limit: Duration,
+) -> Result<(), ConnectError> {
+    let mut deadline = due_after(limit);
+    let mut grace = None;
+    let mut states = redlock.states();
+    loop {
+        let seen: Vec<NodeState> =
+            states.iter_mut().map(|(_, state)| state.borrow_and_update().clone()).collect();
+        for ((node, _), state) in states.iter().zip(&seen) {
+            if let NodeState::Unreachable { cause: NodeFailure::Unfit { reason } } = state {
+                return Err(ConnectError::Unfit { node: node.clone(), reason: reason.clone() });
+            }
+        }
+        let connected = seen.iter().filter(|state| is_connected(state)).count();
+        let quorum = tally::quorum(seen.len());
+        if connected == seen.len() {
+            return Ok(());
+        }
+        if connected >= quorum {
+            deadline = *grace.get_or_insert_with(|| due_after(GRACE));
+        }
+        let changes = states.iter_mut().map(|(_, state)| {
+            async {
+                // The state of a lane that has ended does not change any more.
+                if state.changed().await.is_err() {
+                    std::future::pending::<()>().await;
+                }
+            }
+            .boxed()
+        });
+        if timeout_at(deadline, select_all(changes)).await.is_err() {
+            if connected >= quorum {
+                return Ok(());
+            }
+            let nodes = unconnected(&states, seen);
+            return Err(ConnectError::NoQuorum { connected, quorum, waited: limit, nodes });
+        }
+    }
+}
+
+fn is_connected(state: &NodeState) -> bool {
+    match state {
+        NodeState::Voting | NodeState::CatchingUp | NodeState::Unresponsive => true,
+        NodeState::Connecting | NodeState::Unreachable { .. } | NodeState::ShutDown => false,
+    }
+}
+
+fn unconnected(
+    states: &[(NodeName, watch::Receiver<NodeState>)],
+    seen: Vec<NodeState>,
+) -> NodeReports {
+    let reports = states.iter().zip(seen).filter(|(_, state)| !is_connected(state)).map(
+        |((node, _), state)| {
+            let failure = match state {
+                NodeState::Unreachable { cause } => cause,
+                NodeState::ShutDown => NodeFailure::ShutDown,
+                NodeState::Connecting
+                | NodeState::Voting
+                | NodeState::CatchingUp
+                | NodeState::Unresponsive => NodeFailure::Unreachable {
+                    cause: "no answer to the connection attempt".to_owned(),
+                },
+            };
+            NodeReport { node: node.clone(), outcome: NodeOutcome::Failed(failure) }
+        },
+    );
+    NodeReports(reports.collect())
+}

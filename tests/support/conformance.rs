@@ -71,6 +71,7 @@ macro_rules! conformance_tests {
             releasing_a_missing_key_says_so
             releasing_anothers_key_leaves_it
             forgotten_scripts_execute_nothing_and_are_learnt_by_text
+            a_script_that_is_learnt_by_text_is_the_only_one
             a_ping_is_answered
             operations_run_in_the_order_in_which_they_were_first_polled
             an_operation_that_timed_out_may_still_run
@@ -129,7 +130,8 @@ async fn ask(link: &impl Link, operation: Operation) -> Outcome {
     link.call(&operation, SendAs::Digest, SOON).await
 }
 
-async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+/// Waits until `holds`, by tokio's timers. `what` completes the sentence "waited in vain for ...".
+pub async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let wait = async {
         while !holds() {
             tokio::time::sleep(Duration::from_millis(2)).await;
@@ -286,6 +288,16 @@ pub async fn forgotten_scripts_execute_nothing_and_are_learnt_by_text(world: &im
         assert!(ask(&link, step.clone()).await.is_ok(), "{step:?}");
     }
     assert_eq!(world.get(KEY), None);
+}
+
+pub async fn a_script_that_is_learnt_by_text_is_the_only_one(world: &impl World) {
+    let (link, owner) = (connect(world).await, OwnerId::random());
+    world.flush_scripts();
+    let acquired = link.call(&acquire(owner, LONG), SendAs::Text, SOON).await;
+    assert_eq!(acquired, Ok(Answer::Done));
+    assert_eq!(ask(&link, extend(owner, LONGER)).await, Err(NodeFailure::NoScript));
+    assert_eq!(ask(&link, release(owner)).await, Err(NodeFailure::NoScript));
+    assert_taken_for_at_most(&ask(&link, acquire(owner, LONG)).await, LONG);
 }
 
 fn ms_i64(span: Duration) -> i64 {

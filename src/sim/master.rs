@@ -74,6 +74,11 @@ impl Master {
     }
 
     pub(super) fn set_persistence(&mut self, persistence: Persistence) {
+        if self.persistence != persistence {
+            // Turning it on writes out what is there.
+            self.disk.clone_from(&self.keys);
+            self.recent.clear();
+        }
         self.persistence = persistence;
     }
 

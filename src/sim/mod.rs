@@ -175,6 +175,9 @@ impl SimCluster {
     }
 
     /// The master's wall clock runs `ppm` millionths faster than true time from now on.
+    ///
+    /// Not counted among the [broken assumptions](Self::broken_assumptions): whether it breaks one
+    /// depends on what the clients allow for ([`ClockDrift`](crate::ClockDrift)).
     pub fn set_clock_rate(&self, node: usize, ppm: i32) {
         self.world.with(|state| state.master(node, |master, now| master.set_clock_rate(ppm, now)));
     }

@@ -25,6 +25,8 @@ mod support {
 }
 
 mod conformance;
+mod behaviours;
+mod assumptions;
 mod plan;
 mod run;
 mod volume;

@@ -65,6 +65,7 @@ macro_rules! conformance_tests {
             an_expired_key_is_free
             extending_ones_own_key_prolongs_it
             extending_never_shortens
+            extending_a_key_that_lost_its_ttl_gives_it_none
             extending_a_missing_key_does_not_create_it
             extending_anothers_key_is_refused
             releasing_ones_own_key_deletes_it
@@ -238,6 +239,13 @@ pub async fn extending_never_shortens(world: &impl World) {
     ask(&link, acquire(owner, LONG)).await.expect("granted");
     assert_eq!(ask(&link, extend(owner, Duration::from_secs(1))).await, Ok(Answer::Done));
     assert_lives_for(world, LONG);
+}
+
+pub async fn extending_a_key_that_lost_its_ttl_gives_it_none(world: &impl World) {
+    let (link, owner) = (connect(world).await, OwnerId::random());
+    world.set(KEY, &owner.to_string(), None);
+    assert_eq!(ask(&link, extend(owner, LONG)).await, Ok(Answer::Done));
+    assert_eq!(world.pttl(KEY), -1);
 }
 
 pub async fn extending_a_missing_key_does_not_create_it(world: &impl World) {

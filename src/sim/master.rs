@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use crate::node::{Answer, NodeFailure, Operation, Outcome, SendAs};
+use crate::node::{Answer, NodeFailure, Operation, Outcome, SendAs, script::Script};
 
 /// What of its keys a server finds again after a crash.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -53,7 +53,7 @@ pub(super) struct Master {
     /// Writes of the last moments, which `everysec` may lose.
     recent: Vec<(Duration, String, Option<Entry>)>,
     disk: Keys,
-    has_scripts: bool,
+    scripts: Vec<Script>,
     pub(super) run: u32,
 }
 
@@ -68,12 +68,17 @@ impl Master {
             keys: Keys::new(),
             recent: Vec::new(),
             disk: Keys::new(),
-            has_scripts: false,
+            scripts: Vec::new(),
             run: 1,
         }
     }
 
     pub(super) fn set_persistence(&mut self, persistence: Persistence) {
+        if self.persistence != persistence {
+            // Turning it on writes out what is there.
+            self.disk.clone_from(&self.keys);
+            self.recent.clear();
+        }
         self.persistence = persistence;
     }
 
@@ -100,11 +105,11 @@ impl Master {
     }
 
     pub(super) fn load_scripts(&mut self) {
-        self.has_scripts = true;
+        self.scripts = Script::ALL.to_vec();
     }
 
     pub(super) fn flush_scripts(&mut self) {
-        self.has_scripts = false;
+        self.scripts.clear();
     }
 
     /// Stops at once. Whether something that was acknowledged is lost.
@@ -126,7 +131,7 @@ impl Master {
         self.keys.clone_from(&kept);
         self.disk = kept;
         self.recent.clear();
-        self.has_scripts = false;
+        self.scripts.clear();
         lost
     }
 
@@ -215,14 +220,14 @@ impl Master {
         send_as: SendAs,
         now: Duration,
     ) -> Outcome {
-        if matches!(operation, Operation::Ping { .. }) {
-            return Ok(Answer::Done);
-        }
+        let Some(script) = script(operation) else { return Ok(Answer::Done) };
         self.expire(now);
-        match send_as {
-            SendAs::Digest if !self.has_scripts => return Err(NodeFailure::NoScript),
-            SendAs::Digest => {}
-            SendAs::Text => self.has_scripts = true,
+        // Each is known by itself.
+        if !self.scripts.contains(&script) {
+            match send_as {
+                SendAs::Digest => return Err(NodeFailure::NoScript),
+                SendAs::Text => self.scripts.push(script),
+            }
         }
         match operation {
             Operation::Ping { .. } => Ok(Answer::Done),
@@ -275,6 +280,15 @@ impl Master {
                 self.write(key, Some(Entry { expires_ms: Some(until), ..entry }), now);
             }
         }
+    }
+}
+
+fn script(operation: &Operation) -> Option<Script> {
+    match operation {
+        Operation::Acquire { .. } => Some(Script::Acquire),
+        Operation::Extend { .. } => Some(Script::Extend),
+        Operation::Release { .. } => Some(Script::Release),
+        Operation::Ping { .. } => None,
     }
 }
 

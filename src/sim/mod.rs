@@ -175,6 +175,9 @@ impl SimCluster {
     }
 
     /// The master's wall clock runs `ppm` millionths faster than true time from now on.
+    ///
+    /// Not counted among the [broken assumptions](Self::broken_assumptions): whether it breaks one
+    /// depends on what the clients allow for ([`ClockDrift`](crate::ClockDrift)).
     pub fn set_clock_rate(&self, node: usize, ppm: i32) {
         self.world.with(|state| state.master(node, |master, now| master.set_clock_rate(ppm, now)));
     }
@@ -201,8 +204,16 @@ impl SimCluster {
     /// Sets a key from outside. Without a `value` it becomes something other than a string.
     pub fn set_key(&self, node: usize, key: &str, value: Option<&str>, ttl: Option<Duration>) {
         let ttl_ms = ttl.map(crate::options::millis);
-        self.world
-            .with(|state| state.master(node, |master, now| master.set(key, value, ttl_ms, now)));
+        self.world.with(|state| {
+            let overwritten = state.master(node, |master, now| {
+                let existed = master.delete(key, now);
+                master.set(key, value, ttl_ms, now);
+                existed
+            });
+            if overwritten == Some(true) {
+                state.assumption_broken(node, "a key was overwritten");
+            }
+        });
     }
 
     /// Deletes a key from outside.

@@ -418,7 +418,6 @@ impl State {
                 if let Some(closed) = connection.closed.take() {
                     closed.send(cause.to_owned()).ok();
                 }
-                self.forget(id);
             }
             Reply::Hello(link) => {
                 if let Some((_, Asked::Hello(asked))) = connection.asked.pop_front() {
@@ -434,6 +433,8 @@ impl State {
                 }
             }
         }
+        // It may have been the last of a connection that the client had closed meanwhile.
+        self.forget(id);
     }
 
     /// A connection that is closed on both sides is nothing any more.

@@ -9,13 +9,13 @@ use crate::support::{
     conformance::{World, conformance_tests},
 };
 
-struct RealWorld {
+pub(crate) struct RealWorld {
     server: Server,
     node: RedisNode,
 }
 
 impl RealWorld {
-    fn start() -> Self {
+    pub(crate) fn start() -> Self {
         let server = Server::start();
         let node = RedisNode::from_url(&server.url(), Duration::from_secs(2)).expect("a good URL");
         Self { server, node }

@@ -14,6 +14,8 @@ mod unwind;
 mod cancel;
 mod lanes;
 mod conformance;
+#[cfg(feature = "sim")]
+mod differential;
 mod locking;
 mod inputs;
 mod connecting;

@@ -15,6 +15,18 @@
     reason = "a failing test may panic, and says what happened"
 )]
 
+/// What needs no server: the rest of it does not exist on all systems.
+#[path = "../support"]
+#[allow(dead_code, unreachable_pub, reason = "as in `support/mod.rs`")]
+mod support {
+    pub mod conformance;
+    pub mod futures;
+    pub mod sim_world;
+}
+
+mod conformance;
+mod behaviours;
+mod assumptions;
 mod plan;
 mod run;
 mod volume;

@@ -65,12 +65,14 @@ macro_rules! conformance_tests {
             an_expired_key_is_free
             extending_ones_own_key_prolongs_it
             extending_never_shortens
+            extending_a_key_that_lost_its_ttl_gives_it_none
             extending_a_missing_key_does_not_create_it
             extending_anothers_key_is_refused
             releasing_ones_own_key_deletes_it
             releasing_a_missing_key_says_so
             releasing_anothers_key_leaves_it
             forgotten_scripts_execute_nothing_and_are_learnt_by_text
+            a_script_that_is_learnt_by_text_is_the_only_one
             a_ping_is_answered
             operations_run_in_the_order_in_which_they_were_first_polled
             an_operation_that_timed_out_may_still_run
@@ -129,7 +131,8 @@ async fn ask(link: &impl Link, operation: Operation) -> Outcome {
     link.call(&operation, SendAs::Digest, SOON).await
 }
 
-async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+/// Waits until `holds`, by tokio's timers. `what` completes the sentence "waited in vain for ...".
+pub async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let wait = async {
         while !holds() {
             tokio::time::sleep(Duration::from_millis(2)).await;
@@ -238,6 +241,13 @@ pub async fn extending_never_shortens(world: &impl World) {
     assert_lives_for(world, LONG);
 }
 
+pub async fn extending_a_key_that_lost_its_ttl_gives_it_none(world: &impl World) {
+    let (link, owner) = (connect(world).await, OwnerId::random());
+    world.set(KEY, &owner.to_string(), None);
+    assert_eq!(ask(&link, extend(owner, LONG)).await, Ok(Answer::Done));
+    assert_eq!(world.pttl(KEY), -1);
+}
+
 pub async fn extending_a_missing_key_does_not_create_it(world: &impl World) {
     let (link, owner) = (connect(world).await, OwnerId::random());
     ask(&link, acquire(owner, LONG)).await.expect("granted");
@@ -286,6 +296,16 @@ pub async fn forgotten_scripts_execute_nothing_and_are_learnt_by_text(world: &im
         assert!(ask(&link, step.clone()).await.is_ok(), "{step:?}");
     }
     assert_eq!(world.get(KEY), None);
+}
+
+pub async fn a_script_that_is_learnt_by_text_is_the_only_one(world: &impl World) {
+    let (link, owner) = (connect(world).await, OwnerId::random());
+    world.flush_scripts();
+    let acquired = link.call(&acquire(owner, LONG), SendAs::Text, SOON).await;
+    assert_eq!(acquired, Ok(Answer::Done));
+    assert_eq!(ask(&link, extend(owner, LONGER)).await, Err(NodeFailure::NoScript));
+    assert_eq!(ask(&link, release(owner)).await, Err(NodeFailure::NoScript));
+    assert_taken_for_at_most(&ask(&link, acquire(owner, LONG)).await, LONG);
 }
 
 fn ms_i64(span: Duration) -> i64 {

@@ -7,7 +7,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::POLL;
+/// How long a condition is left alone between two looks at it.
+const POLL: Duration = Duration::from_millis(2);
 
 /// Polls `future` whenever it is woken, at most `polls` times, and then drops it. Its output, if it
 /// had one by then.

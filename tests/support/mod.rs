@@ -25,6 +25,8 @@ mod selftest;
 pub mod futures;
 pub mod aftermath;
 pub mod conformance;
+#[cfg(feature = "sim")]
+pub mod sim_world;
 
 pub use fleet::Fleet;
 pub use proxy::Proxy;

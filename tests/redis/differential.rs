@@ -1,0 +1,300 @@
+//! A simulated master gives the answers of a real one, in whatever order it is asked what.
+//!
+//! The simulated one is no time away and its clock stands still, but for what a sequence waits. So
+//! what it says is left of a ttl is, within the time that either has spent, what the real one says.
+
+use std::{
+    cell::RefCell,
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
+
+use proptest::{
+    prelude::*,
+    test_runner::{TestCaseError, TestError, TestRunner},
+};
+use quorumlock::{
+    Key, OwnerId,
+    node::{Answer, Link, Node, NodeFailure, Operation, Outcome, SendAs},
+};
+use tokio::runtime::{Builder, Runtime};
+
+use crate::{
+    conformance::RealWorld,
+    support::{
+        conformance::{World, eventually},
+        sim_world::SimWorld,
+    },
+};
+
+const SEQUENCES: u32 = 300;
+const STEPS: usize = 30;
+const LIMIT: Duration = Duration::from_secs(5);
+const KEYS: [&str; 2] = ["lock:a", "lock:b"];
+const OWNERS: usize = 3;
+/// So far apart that the time which a sequence takes changes no order.
+const TTLS_MS: [u64; 3] = [20_000, 40_000, 60_000];
+
+#[derive(Clone, Debug)]
+enum Step {
+    Ask(Question, SendAs),
+    /// Somebody sets a key: to what an owner would, or to something else.
+    Set(&'static str, Option<usize>, Option<Duration>),
+    SetList(&'static str),
+    /// Somebody sets a key, and its ttl goes by.
+    Lapse(&'static str),
+    Delete(&'static str),
+    FlushScripts,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Question {
+    Acquire { key: &'static str, owner: usize, ttl_ms: u64 },
+    Extend { key: &'static str, owner: usize, ttl_ms: u64 },
+    Release { key: &'static str, owner: usize },
+    Ping,
+}
+
+fn any_question() -> impl Strategy<Value = Question> {
+    let (key, owner) = (|| prop::sample::select(&KEYS[..]), || 0..OWNERS);
+    let ttl = || prop::sample::select(&TTLS_MS[..]);
+    // Shrinking tries what comes first.
+    prop_oneof![
+        1 => Just(Question::Ping),
+        4 => (key(), owner(), ttl())
+            .prop_map(|(key, owner, ttl_ms)| Question::Acquire { key, owner, ttl_ms }),
+        4 => (key(), owner(), ttl())
+            .prop_map(|(key, owner, ttl_ms)| Question::Extend { key, owner, ttl_ms }),
+        3 => (key(), owner()).prop_map(|(key, owner)| Question::Release { key, owner }),
+    ]
+}
+
+fn any_step() -> impl Strategy<Value = Step> {
+    let key = || prop::sample::select(&KEYS[..]);
+    let send_as = prop_oneof![2 => Just(SendAs::Digest), 1 => Just(SendAs::Text)];
+    let ttl = prop::sample::select(&TTLS_MS[..]).prop_map(Duration::from_millis);
+    prop_oneof![
+        60 => (any_question(), send_as).prop_map(|(question, send_as)| Step::Ask(question, send_as)),
+        12 => (key(), prop::option::of(0..OWNERS), prop::option::of(ttl))
+            .prop_map(|(key, owner, ttl)| Step::Set(key, owner, ttl)),
+        4 => key().prop_map(Step::SetList),
+        2 => key().prop_map(Step::Lapse),
+        4 => key().prop_map(Step::Delete),
+        4 => Just(Step::FlushScripts),
+    ]
+}
+
+/// One kind of master, and a link to it.
+struct Side<W: World> {
+    // Dropped first: with the link still open, as it has to find it.
+    world: W,
+    link: <W::Node as Node>::Link,
+    runtime: Runtime,
+}
+
+/// What one master said to one sequence.
+#[derive(Debug)]
+struct Said {
+    /// To each question, and at the end to one about each key.
+    outcomes: Vec<Outcome>,
+    keys: Vec<Found>,
+    took: Duration,
+}
+
+/// A key at the end.
+#[derive(Debug)]
+struct Found {
+    /// If it is a string.
+    value: Option<String>,
+    pttl: i64,
+}
+
+impl<W: World> Side<W> {
+    fn new(mut runtime: Builder, world: impl FnOnce() -> W) -> Self {
+        let runtime = runtime.enable_all().build().expect("a runtime");
+        let (world, link) = runtime.block_on(async {
+            let world = world();
+            let link = world.node().connect(&[]).await.expect("a connection");
+            (world, link)
+        });
+        Self { world, link, runtime }
+    }
+
+    fn run(&self, steps: &[Step], owners: &[OwnerId], now: impl Fn(&W) -> Duration) -> Said {
+        let started = now(&self.world);
+        let (outcomes, keys) = self.runtime.block_on(self.play(steps, owners));
+        Said { outcomes, keys, took: now(&self.world).saturating_sub(started) }
+    }
+
+    async fn play(&self, steps: &[Step], owners: &[OwnerId]) -> (Vec<Outcome>, Vec<Found>) {
+        let world = &self.world;
+        let (mut outcomes, mut keys) = (Vec::new(), Vec::new());
+        KEYS.iter().for_each(|key| world.delete(key));
+        world.flush_scripts();
+        for step in steps {
+            match step {
+                Step::Ask(question, send_as) => {
+                    let operation = question.operation(owners);
+                    outcomes.push(self.link.call(&operation, *send_as, LIMIT).await);
+                }
+                Step::Set(key, owner, ttl) => {
+                    let value = owner.map_or_else(|| "another".into(), |o| owners[o].to_string());
+                    world.set(key, &value, *ttl);
+                }
+                Step::SetList(key) => {
+                    world.delete(key);
+                    world.set_list(key);
+                }
+                Step::Lapse(key) => {
+                    world.set(key, "another", Some(Duration::from_millis(1)));
+                    eventually("the end of the ttl", || world.pttl(key) == -2).await;
+                }
+                Step::Delete(key) => world.delete(key),
+                Step::FlushScripts => world.flush_scripts(),
+            }
+        }
+        let nobody = OwnerId::random();
+        for name in KEYS {
+            let look = Operation::Release { key: Key::new(name), owner: nobody };
+            let outcome = self.link.call(&look, SendAs::Text, LIMIT).await;
+            let value = if outcome.is_ok() { world.get(name) } else { None };
+            outcomes.push(outcome);
+            keys.push(Found { value, pttl: world.pttl(name) });
+        }
+        (outcomes, keys)
+    }
+}
+
+impl Question {
+    fn operation(self, owners: &[OwnerId]) -> Operation {
+        match self {
+            Self::Acquire { key, owner, ttl_ms } => {
+                Operation::Acquire { key: Key::new(key), owner: owners[owner], ttl_ms }
+            }
+            Self::Extend { key, owner, ttl_ms } => {
+                Operation::Extend { key: Key::new(key), owner: owners[owner], ttl_ms }
+            }
+            Self::Release { key, owner } => {
+                Operation::Release { key: Key::new(key), owner: owners[owner] }
+            }
+            Self::Ping => Operation::Ping { nonce: 7 },
+        }
+    }
+}
+
+/// Each sequence begins with scripts that are known, as they are to every new link.
+fn learn() -> [Step; 3] {
+    let (key, owner, ttl_ms) = (KEYS[0], 0, TTLS_MS[0]);
+    let questions = [
+        Question::Acquire { key, owner, ttl_ms },
+        Question::Extend { key, owner, ttl_ms },
+        Question::Release { key, owner },
+    ];
+    questions.map(|question| Step::Ask(question, SendAs::Text))
+}
+
+/// What the two sides said, and how far apart time has brought them.
+struct Comparison<'a> {
+    real: &'a Said,
+    simulated: &'a Said,
+}
+
+impl Comparison<'_> {
+    fn first_difference(&self) -> Option<String> {
+        let (real, simulated) = (self.real, self.simulated);
+        assert_eq!(real.outcomes.len(), simulated.outcomes.len(), "both were asked the same");
+        let outcomes = real.outcomes.iter().zip(&simulated.outcomes).enumerate();
+        let keys = KEYS.iter().zip(real.keys.iter().zip(&simulated.keys));
+        let mut different = outcomes
+            .filter(|(_, (real, simulated))| !self.is_same_outcome(real, simulated))
+            .map(|(n, (real, simulated))| format!("answer {n}: {real:?} and {simulated:?}"))
+            .chain(
+                keys.filter(|(_, (real, simulated))| !self.is_same_key(real, simulated))
+                    .map(|(key, (real, simulated))| format!("{key}: {real:?} and {simulated:?}")),
+            );
+        different.next()
+    }
+
+    fn is_same_outcome(&self, real: &Outcome, simulated: &Outcome) -> bool {
+        let ms = |remaining: Duration| i64::try_from(remaining.as_millis()).expect("a short span");
+        match (real, simulated) {
+            (
+                Ok(Answer::Taken { remaining: Some(real) }),
+                Ok(Answer::Taken { remaining: Some(simulated) }),
+            ) => self.is_same_pttl(ms(*real), ms(*simulated)),
+            // The real one adds which script and which line it was.
+            (
+                Err(NodeFailure::Rejected { message: real }),
+                Err(NodeFailure::Rejected { message: simulated }),
+            ) => real.starts_with(simulated.as_str()),
+            (real, simulated) => real == simulated,
+        }
+    }
+
+    fn is_same_key(&self, real: &Found, simulated: &Found) -> bool {
+        real.value == simulated.value && self.is_same_pttl(real.pttl, simulated.pttl)
+    }
+
+    fn is_same_pttl(&self, real: i64, simulated: i64) -> bool {
+        // No ttl, no key.
+        if real < 0 || simulated < 0 {
+            return real == simulated;
+        }
+        // Both count down from the same figure, the real one in milliseconds that begin anywhere.
+        let ms = |took: Duration| i64::try_from(took.as_millis()).expect("a short sequence");
+        let least = simulated - ms(self.real.took) - 2;
+        let most = simulated + ms(self.simulated.took);
+        (least..=most).contains(&real)
+    }
+}
+
+fn kind(outcome: &Outcome) -> &'static str {
+    match outcome {
+        Ok(Answer::Done) => "done",
+        Ok(Answer::Missing) => "missing",
+        Ok(Answer::Taken { remaining: Some(_) }) => "taken for a time",
+        Ok(Answer::Taken { remaining: None }) => "taken for good",
+        Err(NodeFailure::NoScript) => "script unknown",
+        Err(NodeFailure::Rejected { .. }) => "wrong type",
+        other => panic!("neither a verdict nor a refusal: {other:?}"),
+    }
+}
+
+#[test]
+fn a_simulated_master_gives_the_answers_of_a_real_one() {
+    let real = Side::new(Builder::new_current_thread(), RealWorld::start);
+    let mut paused = Builder::new_current_thread();
+    paused.start_paused(true);
+    let simulated = Side::new(paused, || SimWorld::start().without_latency());
+    let origin = Instant::now();
+    let kinds = RefCell::new(BTreeMap::<&str, usize>::new());
+
+    let config =
+        ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(SEQUENCES) };
+    let sequences = prop::collection::vec(any_step(), STEPS);
+    let tested = TestRunner::new(config).run(&sequences, |steps| {
+        let steps: Vec<Step> = learn().into_iter().chain(steps).collect();
+        let owners: Vec<OwnerId> = (0..OWNERS).map(|_| OwnerId::random()).collect();
+        let real = real.run(&steps, &owners, |_| origin.elapsed());
+        let simulated = simulated.run(&steps, &owners, SimWorld::now);
+        let comparison = Comparison { real: &real, simulated: &simulated };
+        if let Some(difference) = comparison.first_difference() {
+            return Err(TestCaseError::fail(format!("real and simulated differ in {difference}")));
+        }
+        for outcome in &real.outcomes {
+            *kinds.borrow_mut().entry(kind(outcome)).or_default() += 1;
+        }
+        Ok(())
+    });
+    match tested {
+        Ok(()) => {}
+        Err(TestError::Fail(reason, steps)) => {
+            let steps = steps.iter().filter(|step| !matches!(step, Step::Ask(Question::Ping, _)));
+            let steps: Vec<String> = steps.map(|step| format!("\n  {step:?}")).collect();
+            panic!("{reason}, after all scripts were sent:{}", steps.concat());
+        }
+        Err(aborted) => panic!("{aborted}"),
+    }
+    let kinds = kinds.into_inner();
+    assert!(kinds.len() == 6 && kinds.values().all(|n| *n > 100), "one-sided: {kinds:?}");
+}

@@ -42,7 +42,9 @@
 mod faults;
 mod master;
 mod node;
+mod wire;
 mod world;
+mod control;
 pub mod history;
 
 use std::{

@@ -9,7 +9,7 @@
 
 use std::{
     collections::{BTreeMap, VecDeque},
-    fmt::{Debug, Write as _},
+    fmt::Debug,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -23,61 +23,17 @@ use tokio::{
 use super::{
     faults::{Direction, LinkFaults},
     master::Master,
+    wire::{Asked, Connection, Delivery, Reply, Request},
 };
 use crate::node::{LinkId, NodeFailure, Operation, Outcome, SendAs};
 
-/// What a client sends on a connection.
-#[derive(Clone, Debug)]
-enum Request {
-    Hello { stale: Vec<LinkId> },
-    Call { operation: Operation, send_as: SendAs },
-    Close,
-}
-
-/// What a server sends on a connection.
-#[derive(Clone, Debug)]
-enum Reply {
-    Hello(LinkId),
-    Answer(Outcome),
-    Closed(&'static str),
-}
-
 #[derive(Debug)]
-enum Delivery {
-    ToServer { connection: u64, request: Request, number: u64 },
-    ToClient { connection: u64, reply: Reply, number: u64 },
-}
-
-/// A question of a client, waiting for its reply.
-#[derive(Debug)]
-enum Asked {
-    Hello(oneshot::Sender<Result<LinkId, NodeFailure>>),
-    Call(oneshot::Sender<Outcome>),
-}
-
-#[derive(Debug)]
-struct Connection {
-    client: usize,
-    node: usize,
-    /// Whether the server has accepted it and not closed it.
-    open_at_server: bool,
-    /// Arrived at a frozen server, and not read.
-    unread: VecDeque<(u64, Request)>,
-    /// The client's questions without a reply, in their order.
-    asked: VecDeque<(u64, Asked)>,
-    closed: Option<oneshot::Sender<String>>,
-    open_at_client: bool,
-    next_number: u64,
-    last_arrival: [Instant; 2],
-}
-
-#[derive(Debug)]
-struct Server {
-    name: String,
-    master: Master,
-    up: bool,
-    frozen: bool,
-    may_kill_clients: bool,
+pub(super) struct Server {
+    pub(super) name: String,
+    pub(super) master: Master,
+    pub(super) up: bool,
+    pub(super) frozen: bool,
+    pub(super) may_kill_clients: bool,
 }
 
 /// An assumption of the lock's safety that a fault has broken.
@@ -93,19 +49,19 @@ pub struct BrokenAssumption {
 }
 
 pub(super) struct State {
-    origin: Instant,
-    rng: StdRng,
-    servers: Vec<Server>,
-    links: BTreeMap<(usize, usize), LinkFaults>,
-    held: BTreeMap<(usize, usize, Direction), Vec<Delivery>>,
-    connections: BTreeMap<u64, Connection>,
-    last_connection: u64,
-    queue: BTreeMap<(Instant, u64), Delivery>,
-    last_delivery: u64,
-    clients: usize,
-    trace: Option<String>,
-    broken: Vec<BrokenAssumption>,
-    operations: u64,
+    pub(super) origin: Instant,
+    pub(super) rng: StdRng,
+    pub(super) servers: Vec<Server>,
+    pub(super) links: BTreeMap<(usize, usize), LinkFaults>,
+    pub(super) held: BTreeMap<(usize, usize, Direction), Vec<Delivery>>,
+    pub(super) connections: BTreeMap<u64, Connection>,
+    pub(super) last_connection: u64,
+    pub(super) queue: BTreeMap<(Instant, u64), Delivery>,
+    pub(super) last_delivery: u64,
+    pub(super) clients: usize,
+    pub(super) trace: Option<String>,
+    pub(super) broken: Vec<BrokenAssumption>,
+    pub(super) operations: u64,
 }
 
 /// Everything that simulated processes share. Cheap to clone.
@@ -285,7 +241,7 @@ impl State {
         }
     }
 
-    fn reply(&mut self, id: u64, number: u64, reply: Reply) {
+    pub(super) fn reply(&mut self, id: u64, number: u64, reply: Reply) {
         let Some(connection) = self.connections.get(&id) else { return };
         let (client, node) = (connection.client, connection.node);
         self.note(|state| format!("{} → c{client} {number}#{id} {reply:?}", state.name(node)));
@@ -299,7 +255,7 @@ impl State {
 
     /// Puts a message on its way: to arrive after the link's latency, but not before what was sent
     /// earlier on the same connection in the same direction.
-    fn transport(&mut self, delivery: Delivery) {
+    pub(super) fn transport(&mut self, delivery: Delivery) {
         let (id, direction) = match &delivery {
             Delivery::ToServer { connection, .. } => (*connection, Direction::ToServer),
             Delivery::ToClient { connection, .. } => (*connection, Direction::ToClient),
@@ -357,7 +313,7 @@ impl State {
     }
 
     /// The server reads a request and answers it.
-    fn read(&mut self, id: u64, number: u64, request: Request) {
+    pub(super) fn read(&mut self, id: u64, number: u64, request: Request) {
         let now = self.now();
         let Some(connection) = self.connections.get_mut(&id) else { return };
         let node = connection.node;
@@ -407,7 +363,7 @@ impl State {
         }
     }
 
-    fn arrive_at_client(&mut self, id: u64, number: u64, reply: Reply) {
+    pub(super) fn arrive_at_client(&mut self, id: u64, number: u64, reply: Reply) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         match reply {
             Reply::Closed(cause) => {
@@ -466,174 +422,17 @@ impl State {
         percent > 0 && self.rng.random_range(0..100) < percent
     }
 
-    fn name(&self, node: usize) -> &str {
+    pub(super) fn name(&self, node: usize) -> &str {
         self.servers.get(node).map_or("?", |server| &server.name)
     }
 }
 
-impl Asked {
-    fn fail(self, cause: &str) {
-        let cause = cause.to_owned();
-        match self {
-            Self::Hello(asked) => {
-                asked.send(Err(NodeFailure::Unreachable { cause })).ok();
-            }
-            Self::Call(asked) => {
-                asked.send(Err(NodeFailure::Disconnected { cause })).ok();
-            }
-        }
-    }
-}
-
-fn connection_mut(
+pub(super) fn connection_mut(
     connections: &mut BTreeMap<u64, Connection>,
     id: u64,
     change: impl FnOnce(&mut Connection),
 ) {
     if let Some(connection) = connections.get_mut(&id) {
         change(connection);
-    }
-}
-
-// What a test does to it, and sees of it.
-impl State {
-    pub(super) fn master<T>(
-        &mut self,
-        node: usize,
-        look: impl FnOnce(&mut Master, Duration) -> T,
-    ) -> Option<T> {
-        let now = self.now();
-        self.servers.get_mut(node).map(|server| look(&mut server.master, now))
-    }
-
-    pub(super) fn nodes(&self) -> Vec<String> {
-        self.servers.iter().map(|server| server.name.clone()).collect()
-    }
-
-    pub(super) fn is_up(&self, node: usize) -> bool {
-        self.servers.get(node).is_some_and(|server| server.up)
-    }
-
-    pub(super) fn is_frozen(&self, node: usize) -> bool {
-        self.servers.get(node).is_some_and(|server| server.frozen)
-    }
-
-    pub(super) fn set_faults(&mut self, client: usize, node: usize, faults: LinkFaults) {
-        self.note(|state| format!("link c{client} – {}: {faults:?}", state.name(node)));
-        self.links.insert((client, node), faults);
-        for direction in [Direction::ToServer, Direction::ToClient] {
-            if !faults.is_blocked(direction) {
-                // What was stuck arrives now, as TCP sends it again.
-                for delivery in self.held.remove(&(client, node, direction)).unwrap_or_default() {
-                    self.transport(delivery);
-                }
-            }
-        }
-    }
-
-    /// Closes all connections of a link, as a middlebox that forgets does. What was sent before still
-    /// arrives at the server.
-    pub(super) fn reset_link(&mut self, client: usize, node: usize) {
-        self.note(|state| format!("reset c{client} – {}", state.name(node)));
-        let on_link = self.connections.iter().filter(|(_, c)| c.client == client && c.node == node);
-        for id in on_link.map(|(id, _)| *id).collect::<Vec<_>>() {
-            self.arrive_at_client(id, 0, Reply::Closed("connection reset"));
-        }
-    }
-
-    pub(super) fn freeze(&mut self, node: usize) {
-        self.note(|state| format!("{} freezes", state.name(node)));
-        if let Some(server) = self.servers.get_mut(node) {
-            server.frozen = true;
-        }
-    }
-
-    /// Goes on, and reads what has come meanwhile: each connection in its order, the connections mixed.
-    pub(super) fn thaw(&mut self, node: usize) {
-        self.note(|state| format!("{} thaws", state.name(node)));
-        if let Some(server) = self.servers.get_mut(node) {
-            server.frozen = false;
-        }
-        loop {
-            let waiting =
-                self.connections.iter().filter(|(_, c)| c.node == node && !c.unread.is_empty());
-            let waiting: Vec<u64> = waiting.map(|(id, _)| *id).collect();
-            if waiting.is_empty() {
-                break;
-            }
-            let chosen = self.rng.random_range(0..waiting.len());
-            let Some(id) = waiting.get(chosen).copied() else { break };
-            let next = self.connections.get_mut(&id).and_then(|c| c.unread.pop_front());
-            if let Some((number, request)) = next {
-                self.read(id, number, request);
-            }
-        }
-    }
-
-    /// The process ends at once; its connections break.
-    pub(super) fn crash(&mut self, node: usize) {
-        let now = self.now();
-        let Some(server) = self.servers.get_mut(node).filter(|server| server.up) else { return };
-        server.up = false;
-        server.frozen = false;
-        let lost = server.master.crash(now);
-        self.note(|state| format!("{} crashes, data lost: {lost}", state.name(node)));
-        if lost {
-            self.assumption_broken(node, "a node forgot");
-        }
-        let of_node = self.connections.iter().filter(|(_, c)| c.node == node);
-        for id in of_node.map(|(id, _)| *id).collect::<Vec<_>>() {
-            connection_mut(&mut self.connections, id, |connection| {
-                connection.open_at_server = false;
-                connection.unread.clear();
-            });
-            self.reply(id, 0, Reply::Closed("the server ended"));
-        }
-    }
-
-    pub(super) fn restart(&mut self, node: usize) {
-        self.note(|state| format!("{} starts", state.name(node)));
-        if let Some(server) = self.servers.get_mut(node).filter(|server| !server.up) {
-            server.up = true;
-            server.master.restart();
-        }
-    }
-
-    pub(super) fn allow_kill(&mut self, node: usize, allowed: bool) {
-        if let Some(server) = self.servers.get_mut(node) {
-            server.may_kill_clients = allowed;
-        }
-    }
-
-    pub(super) fn assumption_broken(&mut self, node: usize, what: &'static str) {
-        let at = self.now();
-        self.note(|state| format!("assumption broken: {what} ({})", state.name(node)));
-        self.broken.push(BrokenAssumption { at, node, what });
-    }
-
-    pub(super) fn broken(&self) -> &[BrokenAssumption] {
-        &self.broken
-    }
-
-    pub(super) fn operations(&self) -> u64 {
-        self.operations
-    }
-
-    pub(super) fn start_trace(&mut self) {
-        self.trace = Some(String::new());
-    }
-
-    pub(super) fn take_trace(&mut self) -> String {
-        self.trace.take().unwrap_or_default()
-    }
-
-    /// Writes a line of the trace, which costs nothing while there is none.
-    pub(super) fn note(&mut self, line: impl FnOnce(&Self) -> String) {
-        if self.trace.is_some() {
-            let (now, line) = (self.now(), line(self));
-            if let Some(trace) = &mut self.trace {
-                writeln!(trace, "[{:>10.3}] {line}", now.as_secs_f64()).ok();
-            }
-        }
     }
 }

@@ -1,0 +1,66 @@
+//! What goes over the simulated network: messages, and the two ends of a connection.
+
+use std::collections::VecDeque;
+
+use tokio::{sync::oneshot, time::Instant};
+
+use crate::node::{LinkId, NodeFailure, Operation, Outcome, SendAs};
+
+/// What a client sends on a connection.
+#[derive(Clone, Debug)]
+pub(super) enum Request {
+    Hello { stale: Vec<LinkId> },
+    Call { operation: Operation, send_as: SendAs },
+    Close,
+}
+
+/// What a server sends on a connection.
+#[derive(Clone, Debug)]
+pub(super) enum Reply {
+    Hello(LinkId),
+    Answer(Outcome),
+    Closed(&'static str),
+}
+
+#[derive(Debug)]
+pub(super) enum Delivery {
+    ToServer { connection: u64, request: Request, number: u64 },
+    ToClient { connection: u64, reply: Reply, number: u64 },
+}
+
+/// A question of a client, waiting for its reply.
+#[derive(Debug)]
+pub(super) enum Asked {
+    Hello(oneshot::Sender<Result<LinkId, NodeFailure>>),
+    Call(oneshot::Sender<Outcome>),
+}
+
+#[derive(Debug)]
+pub(super) struct Connection {
+    pub(super) client: usize,
+    pub(super) node: usize,
+    /// Whether the server has accepted it and not closed it.
+    pub(super) open_at_server: bool,
+    /// Arrived at a frozen server, and not read.
+    pub(super) unread: VecDeque<(u64, Request)>,
+    /// The client's questions without a reply, in their order.
+    pub(super) asked: VecDeque<(u64, Asked)>,
+    pub(super) closed: Option<oneshot::Sender<String>>,
+    pub(super) open_at_client: bool,
+    pub(super) next_number: u64,
+    pub(super) last_arrival: [Instant; 2],
+}
+
+impl Asked {
+    pub(super) fn fail(self, cause: &str) {
+        let cause = cause.to_owned();
+        match self {
+            Self::Hello(asked) => {
+                asked.send(Err(NodeFailure::Unreachable { cause })).ok();
+            }
+            Self::Call(asked) => {
+                asked.send(Err(NodeFailure::Disconnected { cause })).ok();
+            }
+        }
+    }
+}

@@ -1,6 +1,6 @@
 //! How a `Redlock` is set up and connected.
 
-use std::{fmt, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
 use fred::types::config::Config;
 use tokio::runtime::Handle;
@@ -22,6 +22,7 @@ use crate::{
     redlock::Redlock,
     tasks::{Environment, Spawner},
     validity::ClockDrift,
+    wait::Queues,
     watchdog::Watchdog,
 };
 
@@ -235,15 +236,19 @@ impl RedlockBuilder {
         environment: Environment,
     ) -> Result<Redlock, ConnectError> {
         let Environment { spawner, clock, entropy } = environment;
-        let (lanes, mut tasks): (Vec<Lane>, Vec<_>) = nodes
-            .into_iter()
-            .map(|node| Lane::start(node, self.max_in_flight, &spawner, &entropy))
-            .unzip();
+        let (mut lanes, mut tasks, queues) = (Vec::new(), Vec::new(), Queues::default());
+        for node in nodes {
+            let node = Arc::new(node);
+            tasks.push(queues.ears.grow(&node, &spawner, &entropy));
+            let (lane, task) = Lane::start(node, self.max_in_flight, &spawner, &entropy);
+            lanes.push(lane);
+            tasks.push(task);
+        }
         let (watchdog, watching) = Watchdog::new(clock);
         tasks.push(spawner.spawn(watching));
         let quorum = Quorum { lanes, clock, entropy };
         let key_prefix = self.key_prefix.into_boxed_str();
-        let redlock = Redlock::new(quorum, self.defaults, key_prefix, watchdog, tasks);
+        let redlock = Redlock::new(quorum, self.defaults, key_prefix, watchdog, queues, tasks);
         match wait_for_quorum(&redlock, self.connect_timeout).await {
             Ok(()) => Ok(redlock),
             Err(error) => {

@@ -85,6 +85,7 @@ pub mod sim;
 mod error;
 mod lane;
 mod quorum;
+mod wait;
 mod lease;
 mod watchdog;
 mod guard;

@@ -6,7 +6,11 @@ use std::{
     time::Duration,
 };
 
-use tokio::{sync::watch, task::JoinHandle};
+use tokio::{
+    sync::watch,
+    task::JoinHandle,
+    time::{sleep, timeout},
+};
 
 use crate::{
     backoff::Backoff,
@@ -15,9 +19,13 @@ use crate::{
     lane::{Lane, NodeState, NodeStatus},
     lease::Lease,
     node::NodeName,
-    options::{Defaults, LockOptions},
-    quorum::{Quorum, acquire},
-    resource::Resource,
+    options::{Defaults, LockOptions, Terms},
+    quorum::{
+        Quorum,
+        acquire::{self, Granted, Order},
+    },
+    resource::{Key, Resource},
+    wait::Queues,
     watchdog::Watchdog,
 };
 
@@ -55,6 +63,7 @@ struct Inner {
     defaults: Defaults,
     key_prefix: Box<str>,
     watchdog: Arc<Watchdog>,
+    queues: Queues,
     tasks: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -73,10 +82,11 @@ impl Redlock {
         defaults: Defaults,
         key_prefix: Box<str>,
         watchdog: Arc<Watchdog>,
+        queues: Queues,
         tasks: Vec<JoinHandle<()>>,
     ) -> Self {
         let (quorum, tasks) = (Arc::new(quorum), Mutex::new(tasks));
-        Self { inner: Arc::new(Inner { quorum, defaults, key_prefix, watchdog, tasks }) }
+        Self { inner: Arc::new(Inner { quorum, defaults, key_prefix, watchdog, queues, tasks }) }
     }
 
     /// Acquires the lock, trying again with pauses of 10 ms to 300 ms until it is free.
@@ -131,15 +141,31 @@ impl Redlock {
         let terms = defaults.terms(options)?;
         let resource = Resource::new(resource)?;
         let key = resource.lock_key(key_prefix);
+        let granted = if terms.wait.is_zero() {
+            acquire::attempt(quorum, key, terms, Order::All).await?
+        } else {
+            // Waiting is the rare case, and its future is large.
+            Box::pin(self.acquire_in_turn(&key, terms)).await?
+        };
+        let watched = watchdog.watch(Lease::new(granted, terms));
+        Ok(LockGuard::new(watched, resource, *defaults))
+    }
+
+    /// Waits for the turn in this process, and then until the nodes grant.
+    async fn acquire_in_turn(&self, key: &Key, terms: Terms) -> Result<Granted, AcquireError> {
+        let Inner { quorum, queues, .. } = &*self.inner;
         let called = quorum.clock.now();
+        let ticket = queues.enter(key);
+        let mut head = timeout(terms.wait, ticket.turn()).await.ok();
+        let mut order = match &mut head {
+            Some(head) => head.first_order(queues, quorum, key).await,
+            None => Order::All,
+        };
         let mut attempts: u32 = 0;
         loop {
             attempts = attempts.saturating_add(1);
-            let mut error = match acquire::attempt(quorum, key.clone(), terms).await {
-                Ok(granted) => {
-                    let watched = watchdog.watch(Lease::new(granted, terms));
-                    return Ok(LockGuard::new(watched, resource, *defaults));
-                }
+            let mut error = match acquire::attempt(quorum, key.clone(), terms, order).await {
+                Ok(granted) => return Ok(granted),
                 Err(error) => error,
             };
             let waited = quorum.clock.now().since(called);
@@ -148,10 +174,16 @@ impl Redlock {
                 attempt.waited = waited;
             }
             let left = terms.wait.saturating_sub(waited);
-            if left.is_zero() || !error.is_retryable() {
+            let (Some(head), false, true) = (&mut head, left.is_zero(), error.is_retryable())
+            else {
                 return Err(error);
-            }
-            tokio::time::sleep(RETRY.random_delay(attempts, &quorum.entropy).min(left)).await;
+            };
+            order = if let AcquireError::Contended(attempt) = &error {
+                head.wait(queues, quorum, key, &attempt.nodes, left).await
+            } else {
+                sleep(RETRY.random_delay(attempts, &quorum.entropy).min(left)).await;
+                Order::All
+            };
         }
     }
 
@@ -177,6 +209,7 @@ impl Redlock {
     /// Cancel safe: the shutdown goes on in the background.
     pub async fn shutdown(&self) -> Drained {
         self.inner.watchdog.close();
+        self.inner.queues.ears.close();
         let lanes = &self.inner.quorum.lanes;
         let left = futures::future::join_all(lanes.iter().map(Lane::shut_down)).await;
         let tasks =

@@ -172,7 +172,7 @@ pub(crate) struct Lane {
 impl Lane {
     /// Starts the lane of `node`. The task ends by itself; see [`Lane`].
     pub(crate) fn start<N: Node>(
-        node: N,
+        node: Arc<N>,
         max_in_flight: usize,
         spawner: &Spawner,
         entropy: &Entropy,
@@ -245,6 +245,10 @@ impl Lane {
             }
             Request::Release { reply_to: None, .. } | Request::ShutDown { .. } => {}
         }
+    }
+
+    pub(crate) fn is_voting(&self) -> bool {
+        *self.state.borrow() == NodeState::Voting
     }
 
     pub(crate) fn state(&self) -> watch::Receiver<NodeState> {

@@ -72,14 +72,13 @@ pub(super) struct Worker<N: Node> {
 
 impl<N: Node> Worker<N> {
     pub(super) fn new(
-        node: N,
+        node: Arc<N>,
         queue: mpsc::UnboundedReceiver<Request>,
         max_in_flight: usize,
         state: watch::Sender<NodeState>,
         owed: Arc<AtomicUsize>,
         entropy: Entropy,
     ) -> Self {
-        let node = Arc::new(node);
         let cause = NodeFailure::Unreachable { cause: "not connected yet".to_owned() };
         Self {
             connection: Connection::attempt(&node, Vec::new(), Duration::ZERO, cause),

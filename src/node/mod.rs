@@ -138,6 +138,9 @@ pub enum NodeFailure {
         /// The bound.
         in_flight: usize,
     },
+    /// Not sent: another node, which was asked first, had refused already.
+    #[error("not asked")]
+    NotAsked,
     /// Not sent: the `Redlock` was shut down.
     #[error("shut down")]
     ShutDown,
@@ -168,6 +171,7 @@ impl NodeFailure {
             Self::Unreachable { .. }
             | Self::Unresponsive
             | Self::Overloaded { .. }
+            | Self::NotAsked
             | Self::ShutDown
             | Self::NoScript
             | Self::Unfit { .. } => false,
@@ -184,6 +188,7 @@ impl NodeFailure {
             | Self::Unreachable { .. }
             | Self::Unresponsive
             | Self::Overloaded { .. }
+            | Self::NotAsked
             | Self::ShutDown
             | Self::NoScript
             | Self::Unfit { .. } => false,
@@ -223,6 +228,8 @@ pub enum SendAs {
 pub trait Node: sealed::Sealed + Send + Sync + 'static {
     /// A connection to this node.
     type Link: Link;
+    /// A connection to this node that hears of releases.
+    type Listener: Listener;
 
     /// The node's name.
     fn name(&self) -> &NodeName;
@@ -241,6 +248,50 @@ pub trait Node: sealed::Sealed + Send + Sync + 'static {
         &self,
         stale: &[LinkId],
     ) -> impl Future<Output = Result<Self::Link, NodeFailure>> + Send;
+
+    /// Connects to hear of releases. Bounded in time by the node itself.
+    ///
+    /// # Errors
+    ///
+    /// As for [`connect`](Self::connect).
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: dropping the future closes the half-made connection.
+    fn listen(&self) -> impl Future<Output = Result<Self::Listener, NodeFailure>> + Send;
+}
+
+/// A connection to one master that hears of releases: of those that it was there for, and no others.
+pub trait Listener: sealed::Sealed + Send + 'static {
+    /// Listens for releases of a key, from the return of this call on.
+    ///
+    /// # Errors
+    ///
+    /// [`NodeFailure`]: this listener is of no more use.
+    fn watch(&mut self, key: &Key) -> impl Future<Output = Result<(), NodeFailure>> + Send;
+
+    /// Stops listening for a key.
+    ///
+    /// # Errors
+    ///
+    /// [`NodeFailure`]: this listener is of no more use.
+    fn unwatch(&mut self, key: &Key) -> impl Future<Output = Result<(), NodeFailure>> + Send;
+
+    /// Waits for the next release. Cancel safe.
+    ///
+    /// # Errors
+    ///
+    /// [`NodeFailure`]: the connection has ended.
+    fn heard(&mut self) -> impl Future<Output = Result<Heard, NodeFailure>> + Send;
+}
+
+/// A release, as it was announced.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Heard {
+    /// What was released.
+    pub key: Key,
+    /// How many connections were listening for it.
+    pub listeners: u32,
 }
 
 /// One connection to one master. Operations run in the order in which they were first polled.

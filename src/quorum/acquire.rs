@@ -10,7 +10,7 @@ use super::{
 use crate::{
     clock::Moment,
     error::{AcquireError, FailedAttempt, NodeOutcome},
-    node::NodeFailure,
+    node::{Answer, NodeFailure},
     options::{Terms, millis},
     resource::Key,
     validity::{valid_until, validity},
@@ -25,7 +25,17 @@ pub(crate) struct Granted {
     pub(crate) valid_until: Moment,
 }
 
-/// Asks all nodes once, with a fresh owner id, and decides as early as the votes allow.
+/// In which order the nodes are asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Order {
+    /// All at once: the fastest where nobody contends.
+    All,
+    /// This one first, and the others if it does not refuse: where many contend, all but one are
+    /// refused by one node each instead of getting in each other's way on all of them.
+    First(usize),
+}
+
+/// Asks the nodes once, with a fresh owner id, and decides as early as the votes allow.
 ///
 /// Unless it returns `Ok`, what the attempt has set or may still set is released in the background,
 /// also when its future is dropped.
@@ -33,10 +43,24 @@ pub(crate) async fn attempt(
     quorum: &Arc<Quorum>,
     key: Key,
     terms: Terms,
+    order: Order,
 ) -> Result<Granted, AcquireError> {
     // Read before anything is sent: latency may shorten validity, never lengthen it.
     let started = quorum.clock.now();
-    let mut claim = Claim::stake(quorum, key, millis(terms.ttl), terms.node_timeout);
+    let (mut claim, ttl_ms) = (Claim::new(quorum, key, terms), millis(terms.ttl));
+    let nodes = 0..quorum.lanes.len();
+    match order {
+        Order::All => claim.ask(nodes, ttl_ms),
+        Order::First(first) => {
+            claim.ask(std::iter::once(first), ttl_ms);
+            let outcome = claim.acquiring.outcome_of(first, terms.node_timeout).await;
+            if matches!(outcome, NodeOutcome::Answered(Answer::Taken { .. })) {
+                let elapsed = quorum.clock.now().since(started);
+                return Err(error(Refusal::Contended, &mut claim, terms, elapsed));
+            }
+            claim.ask(nodes.filter(|place| *place != first), ttl_ms);
+        }
+    }
     let vote = claim.acquiring.decided(terms.node_timeout, Tally::vote).await;
     let vote = vote.unwrap_or(Vote::NoQuorum);
     let elapsed = quorum.clock.now().since(started);
@@ -62,10 +86,11 @@ fn judge(vote: Vote, terms: Terms, elapsed: Duration) -> Result<(), Refusal> {
     match vote {
         Vote::Contended => Err(Refusal::Contended),
         Vote::NoQuorum => Err(Refusal::NoQuorum),
-        Vote::Granted => match validity(terms.ttl, elapsed, terms.drift) {
-            Some(_) => Ok(()),
-            None => Err(Refusal::ValidityUsedUp),
-        },
+        Vote::Granted => {
+            let may_be_held = terms.max_hold.is_none_or(|max_hold| elapsed < max_hold);
+            let is_valid = validity(terms.ttl, elapsed, terms.drift).is_some() && may_be_held;
+            if is_valid { Ok(()) } else { Err(Refusal::ValidityUsedUp) }
+        }
     }
 }
 
@@ -105,5 +130,9 @@ mod tests {
         assert_eq!(judged(987), Ok(()));
         assert_eq!(judged(988), Err(Refusal::ValidityUsedUp));
         assert_eq!(judged(5_000), Err(Refusal::ValidityUsedUp));
+
+        let terms = Terms { max_hold: Some(Duration::from_millis(50)), ..terms };
+        assert_eq!(judge(Vote::Granted, terms, Duration::from_millis(49)), Ok(()));
+        assert!(judge(Vote::Granted, terms, Duration::from_millis(50)).is_err());
     }
 }

@@ -11,7 +11,8 @@ use crate::{
     clock::Moment,
     error::{NodeOutcome, NodeReports},
     lane::ReplyTo,
-    node::{Answer, Operation},
+    node::{Answer, NodeFailure, Operation},
+    options::Terms,
     owner_id::OwnerId,
     resource::Key,
 };
@@ -30,22 +31,30 @@ pub(crate) struct Claim {
 }
 
 impl Claim {
-    /// Asks all nodes for `key`, with an owner id of its own.
-    pub(super) fn stake(
-        quorum: &Arc<Quorum>,
-        key: Key,
-        ttl_ms: u64,
-        node_timeout: Duration,
-    ) -> Self {
+    /// A claim on `key` with an owner id of its own, of which no node knows yet.
+    pub(super) fn new(quorum: &Arc<Quorum>, key: Key, terms: Terms) -> Self {
         let owner = OwnerId::from_entropy(&quorum.entropy);
-        let acquiring = Round::start(nothing_known(quorum), |reply_to| {
-            if let Some(lane) = quorum.lanes.get(reply_to.place) {
-                let acquire = Operation::Acquire { key: key.clone(), owner, ttl_ms };
-                lane.vote(acquire, node_timeout, reply_to);
+        let not_asked = vec![NodeOutcome::Failed(NodeFailure::NotAsked); quorum.lanes.len()];
+        Self {
+            quorum: Arc::clone(quorum),
+            key,
+            owner,
+            node_timeout: terms.node_timeout,
+            acquiring: Round::start(not_asked, |_| ()),
+            refilled: Vec::new(),
+            released: false,
+        }
+    }
+
+    /// Asks the nodes of these places for the key.
+    pub(super) fn ask(&mut self, places: impl Iterator<Item = usize>, ttl_ms: u64) {
+        for place in places {
+            if let Some(lane) = self.quorum.lanes.get(place) {
+                let (key, owner) = (self.key.clone(), self.owner);
+                let reply_to = self.acquiring.expect_from(place);
+                lane.vote(Operation::Acquire { key, owner, ttl_ms }, self.node_timeout, reply_to);
             }
-        });
-        let quorum = Arc::clone(quorum);
-        Self { quorum, key, owner, node_timeout, acquiring, refilled: Vec::new(), released: false }
+        }
     }
 
     pub(crate) fn quorum(&self) -> &Quorum {
@@ -122,11 +131,6 @@ impl Drop for Claim {
     }
 }
 
-/// The outcomes of a round that asks everybody.
-pub(crate) fn nothing_known(quorum: &Quorum) -> Vec<NodeOutcome> {
-    vec![NodeOutcome::Pending; quorum.lanes.len()]
-}
-
 /// Whether a node may have a key of ours, or come to have one, after this answer to the acquire.
 ///
 /// Not after a refusal, and not where the acquire was certainly never sent; everything else is told
@@ -142,7 +146,6 @@ fn may_hold(outcome: &NodeOutcome) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::node::NodeFailure;
 
     #[test]
     fn only_certainty_spares_a_node_the_release() {

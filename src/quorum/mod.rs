@@ -29,6 +29,18 @@ impl Quorum {
         tally::quorum(self.lanes.len())
     }
 
+    /// The first node that is asked for its vote, in the order that all clients share.
+    pub(crate) fn first_voting(&self) -> usize {
+        self.lanes.iter().position(Lane::is_voting).unwrap_or(0)
+    }
+
+    /// The node that is so many places behind `first` among those that are asked for their vote.
+    pub(crate) fn voting_after(&self, first: usize, places: usize) -> usize {
+        let voting = self.lanes.iter().enumerate().filter(|(_, lane)| lane.is_voting());
+        let voting: Vec<usize> = voting.map(|(place, _)| place).collect();
+        voting.iter().cycle().nth(places.min(1_000)).copied().unwrap_or(first)
+    }
+
     pub(crate) fn reports(&self, outcomes: &[NodeOutcome]) -> NodeReports {
         let reports = self.lanes.iter().zip(outcomes).map(|(lane, outcome)| NodeReport {
             node: lane.name().clone(),

@@ -15,6 +15,7 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct Round {
     outcomes: Vec<NodeOutcome>,
+    to: mpsc::UnboundedSender<Reply>,
     answers: mpsc::UnboundedReceiver<Reply>,
 }
 
@@ -28,7 +29,29 @@ impl Round {
                 send(ReplyTo { round: 0, place, to: to.clone() });
             }
         }
-        Self { outcomes: known, answers }
+        Self { outcomes: known, to, answers }
+    }
+
+    /// One more node is asked: where its outcome goes.
+    pub(super) fn expect_from(&mut self, place: usize) -> ReplyTo {
+        if let Some(outcome) = self.outcomes.get_mut(place) {
+            *outcome = NodeOutcome::Pending;
+        }
+        ReplyTo { round: 0, place, to: self.to.clone() }
+    }
+
+    /// What one node says, or that it did not within `limit`. Cancel safe.
+    pub(super) async fn outcome_of(&mut self, place: usize, limit: Duration) -> NodeOutcome {
+        let pending = |round: &Self| round.outcomes.get(place) == Some(&NodeOutcome::Pending);
+        let answered = async {
+            while pending(self) {
+                if let Some(reply) = self.answers.recv().await {
+                    self.note(reply);
+                }
+            }
+        };
+        drop(timeout(limit, answered).await);
+        self.outcomes.get(place).cloned().unwrap_or(NodeOutcome::Pending)
     }
 
     /// Waits until `decide` gives a verdict, at most for `limit`; `None` if there is none. Cancel safe.
@@ -55,10 +78,8 @@ impl Round {
             if !self.outcomes.contains(&NodeOutcome::Pending) {
                 return None;
             }
-            match self.answers.recv().await {
-                Some(reply) => self.note(reply),
-                // Lanes that ended without an answer (their runtime is gone) will give none.
-                None => self.give_up(&NodeFailure::ShutDown),
+            if let Some(reply) = self.answers.recv().await {
+                self.note(reply);
             }
         }
     }

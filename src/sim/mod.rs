@@ -44,6 +44,7 @@ mod master;
 mod node;
 mod wire;
 mod world;
+mod server;
 mod control;
 pub mod history;
 
@@ -58,7 +59,7 @@ use tokio::{runtime::Handle, time::Instant};
 
 pub use faults::LinkFaults;
 pub use master::Persistence;
-pub use node::{SimLink, SimNode};
+pub use node::{SimLink, SimListener, SimNode};
 pub use world::BrokenAssumption;
 
 use crate::{

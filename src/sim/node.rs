@@ -2,11 +2,18 @@
 
 use std::time::Duration;
 
-use tokio::{sync::oneshot, time::timeout};
+use tokio::{
+    sync::{mpsc, oneshot},
+    time::timeout,
+};
 
 use super::world::World;
-use crate::node::{
-    Link, LinkId, Node, NodeFailure, NodeName, Operation, Outcome, SendAs, sealed::Sealed,
+use crate::{
+    node::{
+        Heard, Link, LinkId, Listener, Node, NodeFailure, NodeName, Operation, Outcome, SendAs,
+        sealed::Sealed,
+    },
+    resource::Key,
 };
 
 /// A simulated master, from the side of one client.
@@ -23,6 +30,7 @@ impl Sealed for SimNode {}
 
 impl Node for SimNode {
     type Link = SimLink;
+    type Listener = SimListener;
 
     fn name(&self) -> &NodeName {
         &self.name
@@ -39,6 +47,12 @@ impl Node for SimNode {
             Ok(Err(_)) => Err(no_answer("the connection was closed")),
             Err(_) => Err(no_answer("no answer to the connection attempt")),
         }
+    }
+
+    async fn listen(&self) -> Result<SimListener, NodeFailure> {
+        let SimLink { open, closed, .. } = self.connect(&[]).await?;
+        let heard = self.world.hear(open.id);
+        Ok(SimListener { open, closed, heard, limit: self.connect_timeout })
     }
 }
 
@@ -94,5 +108,47 @@ impl Link for SimLink {
 
     async fn close(self) {
         drop(self);
+    }
+}
+
+/// A connection to a simulated master that hears of releases.
+#[derive(Debug)]
+pub struct SimListener {
+    open: OpenConnection,
+    closed: oneshot::Receiver<String>,
+    heard: mpsc::UnboundedReceiver<Heard>,
+    limit: Duration,
+}
+
+impl Sealed for SimListener {}
+
+impl SimListener {
+    async fn ask(&mut self, key: &Key, watch: bool) -> Result<(), NodeFailure> {
+        let answer = self.open.world.watch(self.open.id, key, watch);
+        match timeout(self.limit, answer).await {
+            Ok(Ok(Ok(_))) => Ok(()),
+            Ok(Ok(Err(failure))) => Err(failure),
+            Ok(Err(_)) => Err(NodeFailure::Disconnected { cause: "closed".to_owned() }),
+            Err(_) => Err(NodeFailure::Timeout { after: self.limit }),
+        }
+    }
+}
+
+impl Listener for SimListener {
+    async fn watch(&mut self, key: &Key) -> Result<(), NodeFailure> {
+        self.ask(key, true).await
+    }
+
+    async fn unwatch(&mut self, key: &Key) -> Result<(), NodeFailure> {
+        self.ask(key, false).await
+    }
+
+    async fn heard(&mut self) -> Result<Heard, NodeFailure> {
+        let gone = || NodeFailure::Disconnected { cause: "closed".to_owned() };
+        tokio::select! {
+            biased;
+            heard = self.heard.recv() => heard.ok_or_else(gone),
+            _ = &mut self.closed => Err(gone()),
+        }
     }
 }

@@ -1,16 +1,23 @@
 //! What goes over the simulated network: messages, and the two ends of a connection.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
-use tokio::{sync::oneshot, time::Instant};
+use tokio::{
+    sync::{mpsc, oneshot},
+    time::Instant,
+};
 
-use crate::node::{LinkId, NodeFailure, Operation, Outcome, SendAs};
+use crate::{
+    node::{Heard, LinkId, NodeFailure, Operation, Outcome, SendAs},
+    resource::Key,
+};
 
 /// What a client sends on a connection.
 #[derive(Clone, Debug)]
 pub(super) enum Request {
     Hello { stale: Vec<LinkId> },
     Call { operation: Operation, send_as: SendAs },
+    Watch { key: Key, watch: bool },
     Close,
 }
 
@@ -19,6 +26,7 @@ pub(super) enum Request {
 pub(super) enum Reply {
     Hello(LinkId),
     Answer(Outcome),
+    Heard(Heard),
     Closed(&'static str),
 }
 
@@ -46,6 +54,10 @@ pub(super) struct Connection {
     /// The client's questions without a reply, in their order.
     pub(super) asked: VecDeque<(u64, Asked)>,
     pub(super) closed: Option<oneshot::Sender<String>>,
+    /// Where announcements go.
+    pub(super) hears: Option<mpsc::UnboundedSender<Heard>>,
+    /// What it listens for, at the server.
+    pub(super) watches: BTreeSet<Key>,
     pub(super) open_at_client: bool,
     pub(super) next_number: u64,
     pub(super) last_arrival: [Instant; 2],

@@ -8,7 +8,7 @@
 //! that is swallowed on the way puts all later ones out of step.
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     fmt::Debug,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
@@ -16,7 +16,7 @@ use std::{
 
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use tokio::{
-    sync::{Notify, oneshot},
+    sync::{Notify, mpsc, oneshot},
     time::{Instant, sleep_until},
 };
 
@@ -25,7 +25,10 @@ use super::{
     master::Master,
     wire::{Asked, Connection, Delivery, Reply, Request},
 };
-use crate::node::{LinkId, NodeFailure, Operation, Outcome, SendAs};
+use crate::{
+    node::{Heard, LinkId, NodeFailure, Operation, Outcome, SendAs},
+    resource::Key,
+};
 
 #[derive(Debug)]
 pub(super) struct Server {
@@ -167,6 +170,33 @@ impl World {
         answer
     }
 
+    /// Starts or stops listening for a key.
+    pub(super) fn watch(
+        &self,
+        connection: u64,
+        key: &Key,
+        watch: bool,
+    ) -> oneshot::Receiver<Outcome> {
+        let (asked, answer) = oneshot::channel();
+        self.with(|state| {
+            state.ask(
+                connection,
+                Request::Watch { key: key.clone(), watch },
+                Some(Asked::Call(asked)),
+            );
+        });
+        answer
+    }
+
+    /// Where the announcements of a connection arrive.
+    pub(super) fn hear(&self, connection: u64) -> mpsc::UnboundedReceiver<Heard> {
+        let (tx, heard) = mpsc::unbounded_channel();
+        self.with(|state| {
+            connection_mut(&mut state.connections, connection, |c| c.hears = Some(tx));
+        });
+        heard
+    }
+
     pub(super) fn close(&self, connection: u64) {
         self.with(|state| {
             state.ask(connection, Request::Close, None);
@@ -209,6 +239,8 @@ impl State {
             unread: VecDeque::new(),
             asked: VecDeque::new(),
             closed: Some(closed),
+            hears: None,
+            watches: BTreeSet::new(),
             open_at_client: true,
             next_number: 0,
             last_arrival: [now, now],
@@ -246,7 +278,7 @@ impl State {
         let (client, node) = (connection.client, connection.node);
         self.note(|state| format!("{} → c{client} {number}#{id} {reply:?}", state.name(node)));
         let faults = self.faults(client, node);
-        if matches!(reply, Reply::Answer(_)) && self.chance(faults.lose_reply) {
+        if matches!(reply, Reply::Answer(_) | Reply::Heard(_)) && self.chance(faults.lose_reply) {
             self.note(|state| format!("lost on the way from {}: {number}#{id}", state.name(node)));
             return;
         }
@@ -299,70 +331,6 @@ impl State {
         }
     }
 
-    fn arrive_at_server(&mut self, id: u64, number: u64, request: Request) {
-        let Some(connection) = self.connections.get_mut(&id) else { return };
-        let node = connection.node;
-        let Some(server) = self.servers.get(node) else { return };
-        if !server.up {
-            self.reply(id, 0, Reply::Closed("connection refused"));
-        } else if server.frozen {
-            connection.unread.push_back((number, request));
-        } else {
-            self.read(id, number, request);
-        }
-    }
-
-    /// The server reads a request and answers it.
-    pub(super) fn read(&mut self, id: u64, number: u64, request: Request) {
-        let now = self.now();
-        let Some(connection) = self.connections.get_mut(&id) else { return };
-        let node = connection.node;
-        if matches!(request, Request::Hello { .. }) {
-            connection.open_at_server = true;
-        } else if !connection.open_at_server {
-            self.reply(id, 0, Reply::Closed("connection reset"));
-            return;
-        }
-        let Some(server) = self.servers.get_mut(node) else { return };
-        match request {
-            Request::Hello { stale } => {
-                server.master.load_scripts();
-                let run_id = format!("{}/{}", server.name, server.master.run);
-                if server.may_kill_clients {
-                    self.kill(&stale, &run_id);
-                }
-                let client_id = i64::try_from(id).ok();
-                self.reply(id, number, Reply::Hello(LinkId { run_id, client_id }));
-            }
-            Request::Call { operation, send_as } => {
-                let outcome = server.master.execute(&operation, send_as, now);
-                self.operations = self.operations.saturating_add(1);
-                // A request that the network doubled is executed twice; one reply is enough.
-                if number > 0 {
-                    self.reply(id, number, Reply::Answer(outcome));
-                } else {
-                    self.note(|_| format!("doubled request executed: {outcome:?}"));
-                }
-            }
-            Request::Close => {
-                connection_mut(&mut self.connections, id, |c| c.open_at_server = false);
-                self.forget(id);
-            }
-        }
-    }
-
-    /// `CLIENT KILL ID`: what the killed connection had sent and was not read is never read.
-    fn kill(&mut self, stale: &[LinkId], run_id: &str) {
-        let ids = stale.iter().filter(|old| old.run_id == run_id).filter_map(|old| old.client_id);
-        for id in ids.filter_map(|id| u64::try_from(id).ok()) {
-            connection_mut(&mut self.connections, id, |connection| {
-                connection.open_at_server = false;
-                connection.unread.clear();
-            });
-            self.reply(id, 0, Reply::Closed("killed"));
-        }
-    }
-
     pub(super) fn arrive_at_client(&mut self, id: u64, number: u64, reply: Reply) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         match reply {
@@ -373,6 +341,11 @@ impl State {
                 }
                 if let Some(closed) = connection.closed.take() {
                     closed.send(cause.to_owned()).ok();
+                }
+            }
+            Reply::Heard(heard) => {
+                if let Some(hears) = &connection.hears {
+                    hears.send(heard).ok();
                 }
             }
             Reply::Hello(link) => {
@@ -394,7 +367,7 @@ impl State {
     }
 
     /// A connection that is closed on both sides is nothing any more.
-    fn forget(&mut self, id: u64) {
+    pub(super) fn forget(&mut self, id: u64) {
         if self
             .connections
             .get(&id)
@@ -414,11 +387,11 @@ impl State {
         self.queue.values().any(is_of) || self.held.values().flatten().any(is_of)
     }
 
-    fn faults(&self, client: usize, node: usize) -> LinkFaults {
+    pub(super) fn faults(&self, client: usize, node: usize) -> LinkFaults {
         self.links.get(&(client, node)).copied().unwrap_or_default()
     }
 
-    fn chance(&mut self, percent: u8) -> bool {
+    pub(super) fn chance(&mut self, percent: u8) -> bool {
         percent > 0 && self.rng.random_range(0..100) < percent
     }
 

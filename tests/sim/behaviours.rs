@@ -117,7 +117,8 @@ async fn validity_is_counted_from_the_attempt_that_succeeded() {
     let options = LockOptions::new().ttl(ttl).wait_timeout(Duration::from_secs(10));
     let (guard, took) = timed(redlock.acquire_with("r", options)).await;
     assert!(took > held_for && took < held_for + MS(300) + ROUND_TRIP, "{took:?}");
-    assert_eq!(guard.unwrap().remaining(), ttl - drift - ROUND_TRIP);
+    // One node is asked first, where somebody has been in the way, and then the others.
+    assert_eq!(guard.unwrap().remaining(), ttl - drift - 2 * ROUND_TRIP);
 }
 
 // Field case 11: one dead node slowed every lock and unlock.

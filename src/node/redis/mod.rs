@@ -13,8 +13,10 @@
 //! 3. A call's future is polled to its end by the lane: fred sends what a dropped future asked for.
 
 mod config;
+mod listener;
 
 pub use config::ConfigError;
+pub use listener::RedisListener;
 
 use std::{fmt, time::Duration};
 
@@ -125,6 +127,7 @@ impl Sealed for RedisNode {}
 
 impl Node for RedisNode {
     type Link = RedisLink;
+    type Listener = RedisListener;
 
     fn name(&self) -> &NodeName {
         &self.name
@@ -134,6 +137,13 @@ impl Node for RedisNode {
         tokio::time::timeout(self.connect_timeout, self.connect_and_set_up(stale))
             .await
             .unwrap_or_else(|_| Err(unreachable("no answer to the connection attempt")))
+    }
+
+    async fn listen(&self) -> Result<RedisListener, NodeFailure> {
+        let (client, task) = tokio::time::timeout(self.connect_timeout, self.open())
+            .await
+            .unwrap_or_else(|_| Err(unreachable("no answer to the connection attempt")))?;
+        Ok(RedisListener::new(client, task, self.connect_timeout))
     }
 }
 

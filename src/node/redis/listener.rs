@@ -1,0 +1,84 @@
+//! The connection that hears of releases, by publish/subscribe.
+
+use std::time::Duration;
+
+use fred::{
+    clients::Client,
+    error::Error,
+    interfaces::{EventInterface, PubsubInterface},
+    types::Message,
+};
+use tokio::{
+    sync::broadcast::{self, error::RecvError},
+    time::timeout,
+};
+
+use super::{Task, not_connected, unreachable};
+use crate::{
+    node::{Heard, Listener, NodeFailure, sealed::Sealed},
+    resource::Key,
+};
+
+/// A connection to a Redis or Valkey server that hears of releases. The channel is the key's name.
+#[derive(Debug)]
+pub struct RedisListener {
+    client: Client,
+    task: Task,
+    messages: broadcast::Receiver<Message>,
+    limit: Duration,
+}
+
+impl RedisListener {
+    pub(super) fn new(client: Client, task: Task, limit: Duration) -> Self {
+        let messages = client.message_rx();
+        Self { client, task, messages, limit }
+    }
+
+    async fn ask(
+        &mut self,
+        asked: impl Future<Output = Result<(), Error>> + Send,
+    ) -> Result<(), NodeFailure> {
+        tokio::select! {
+            biased;
+            _ = &mut self.task => Err(unreachable("the connection was closed")),
+            answered = timeout(self.limit, asked) => match answered {
+                Ok(answered) => answered.map_err(|error| not_connected(&error)),
+                Err(_) => Err(unreachable("no answer to the subscription")),
+            },
+        }
+    }
+}
+
+impl Sealed for RedisListener {}
+
+impl Listener for RedisListener {
+    async fn watch(&mut self, key: &Key) -> Result<(), NodeFailure> {
+        let client = self.client.clone();
+        self.ask(client.subscribe(key.as_str())).await
+    }
+
+    async fn unwatch(&mut self, key: &Key) -> Result<(), NodeFailure> {
+        let client = self.client.clone();
+        self.ask(client.unsubscribe(key.as_str())).await
+    }
+
+    async fn heard(&mut self) -> Result<Heard, NodeFailure> {
+        loop {
+            let message = tokio::select! {
+                biased;
+                message = self.messages.recv() => message,
+                _ = &mut self.task => return Err(unreachable("the connection was closed")),
+            };
+            match message {
+                Ok(message) => {
+                    let listeners = message.value.as_u64().and_then(|n| u32::try_from(n).ok());
+                    let (key, listeners) = (Key::new(&message.channel), listeners.unwrap_or(1));
+                    return Ok(Heard { key, listeners });
+                }
+                // Too slow to hear them all. What was missed costs somebody some time.
+                Err(RecvError::Lagged(_)) => {}
+                Err(RecvError::Closed) => return Err(unreachable("the connection was closed")),
+            }
+        }
+    }
+}

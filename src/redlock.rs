@@ -158,7 +158,7 @@ impl Redlock {
         let ticket = queues.enter(key);
         let mut head = timeout(terms.wait, ticket.turn()).await.ok();
         let mut order = match &mut head {
-            Some(head) => head.first_order(queues, quorum, key).await,
+            Some(head) => head.first_order(queues, quorum, key, terms.wait).await,
             None => Order::All,
         };
         let mut attempts: u32 = 0;

@@ -6,7 +6,10 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
@@ -51,7 +54,9 @@ pub(crate) struct Ears(Arc<Hub>);
 
 #[derive(Debug, Default)]
 struct Hub {
-    waiting: Mutex<BTreeMap<Key, mpsc::UnboundedSender<Ring>>>,
+    /// The latest waiter of each key, with the number of its watch.
+    waiting: Mutex<BTreeMap<Key, (u64, mpsc::UnboundedSender<Ring>)>>,
+    last_watch: AtomicU64,
     wishes: Mutex<Vec<mpsc::UnboundedSender<Wish>>>,
 }
 
@@ -60,6 +65,7 @@ struct Hub {
 pub(super) struct Watch {
     pub(super) rings: mpsc::UnboundedReceiver<Ring>,
     key: Key,
+    number: u64,
     hub: Arc<Hub>,
 }
 
@@ -91,9 +97,10 @@ impl Ears {
     /// Listens for a key on all nodes.
     pub(super) fn watch(&self, key: &Key) -> Watch {
         let (tx, rings) = mpsc::unbounded_channel();
-        self.0.waiting.lock().unwrap_or_else(PoisonError::into_inner).insert(key.clone(), tx);
+        let number = self.0.last_watch.fetch_add(1, Ordering::Relaxed);
+        self.0.waiting().insert(key.clone(), (number, tx));
         self.0.tell(&|| Wish::Watch(key.clone()));
-        Watch { rings, key: key.clone(), hub: Arc::clone(&self.0) }
+        Watch { rings, key: key.clone(), number, hub: Arc::clone(&self.0) }
     }
 
     /// Ends the tasks.
@@ -110,7 +117,13 @@ impl Drop for Ears {
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        self.hub.waiting.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.key);
+        {
+            let mut waiting = self.hub.waiting();
+            // Its successor may be there already.
+            if waiting.get(&self.key).is_some_and(|(number, _)| *number == self.number) {
+                waiting.remove(&self.key);
+            }
+        }
         self.hub.tell(&|| Wish::Unwatch(self.key.clone()));
     }
 }
@@ -123,12 +136,23 @@ impl Hub {
         }
     }
 
+    fn waiting(&self) -> MutexGuard<'_, BTreeMap<Key, (u64, mpsc::UnboundedSender<Ring>)>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn ring(&self, key: &Key, ring: Ring) {
-        let waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(waiter) = waiting.get(key) {
+        if let Some((_, waiter)) = self.waiting().get(key) {
             waiter.send(ring).ok();
         }
     }
+}
+
+/// A key that is listened for.
+#[derive(Default)]
+struct Wanted {
+    watches: usize,
+    /// Without any watch: until when it is listened for all the same.
+    until: Option<Instant>,
 }
 
 struct Ear<N: Node> {
@@ -136,8 +160,7 @@ struct Ear<N: Node> {
     place: usize,
     hub: Arc<Hub>,
     wishes: mpsc::UnboundedReceiver<Wish>,
-    /// What is listened for, and since when nobody waits for it.
-    wanted: BTreeMap<Key, Option<Instant>>,
+    wanted: BTreeMap<Key, Wanted>,
     entropy: Entropy,
 }
 
@@ -184,11 +207,17 @@ impl<N: Node> Ear<N> {
     fn note(&mut self, wish: Wish) -> Option<Key> {
         match wish {
             Wish::Watch(key) => {
-                let is_new = self.wanted.insert(key.clone(), None).is_none();
+                let is_new = !self.wanted.contains_key(&key);
+                let wanted = self.wanted.entry(key.clone()).or_default();
+                wanted.watches = wanted.watches.saturating_add(1);
+                wanted.until = None;
                 is_new.then_some(key)
             }
             Wish::Unwatch(key) => {
-                self.wanted.insert(key, Some(due_after(LINGER)));
+                if let Some(wanted) = self.wanted.get_mut(&key) {
+                    wanted.watches = wanted.watches.saturating_sub(1);
+                    wanted.until = (wanted.watches == 0).then(|| due_after(LINGER));
+                }
                 None
             }
         }
@@ -211,7 +240,7 @@ impl<N: Node> Ear<N> {
         }
         while !self.wanted.is_empty() {
             let unwanted =
-                self.wanted.iter().filter_map(|(key, until)| Some((*until.as_ref()?, key)));
+                self.wanted.iter().filter_map(|(key, wanted)| Some((wanted.until?, key)));
             let next = unwanted.min().map(|(until, key)| (until, key.clone()));
             let done = tokio::select! {
                 biased;

@@ -121,12 +121,14 @@ impl Head {
         }
     }
 
-    /// How to try first: where others have been contending, listen before, and ask one node only.
+    /// How to try first: where others have been contending, listen before, let those go first who
+    /// have waited longer, and ask one node only.
     pub(crate) async fn first_order(
         &mut self,
         queues: &Queues,
         quorum: &Quorum,
         key: &Key,
+        left: Duration,
     ) -> Order {
         if !queues.is_contended(key) {
             return Order::All;
@@ -146,7 +148,8 @@ impl Head {
             }
         }
         self.has_looked = self.listening >= quorum.size();
-        Order::First(quorum.first_voting())
+        let newcomer = Some(due_after(TURN.saturating_mul(2)));
+        self.wait_until_free(quorum, Duration::MAX, left, newcomer).await
     }
 
     fn listen(&mut self, queues: &Queues, key: &Key) {
@@ -168,14 +171,24 @@ impl Head {
     ) -> Order {
         queues.note_contention(key);
         self.listen(queues, key);
-        let free_after = free_after(nodes).min(LOOK_AT_LATEST);
+        self.wait_until_free(quorum, free_after(nodes), left, None).await
+    }
+
+    /// Waits for a release, or until `free_after` by itself, or for its `turn`.
+    async fn wait_until_free(
+        &mut self,
+        quorum: &Quorum,
+        free_after: Duration,
+        left: Duration,
+        mut turn: Option<Instant>,
+    ) -> Order {
+        let free_after = free_after.min(LOOK_AT_LATEST);
         let spread = quorum.entropy.percent().saturating_add(400);
         let free_after = free_after.saturating_mul(spread).checked_div(400).unwrap_or(free_after);
         let is_last = left <= free_after;
         let look = due_after(free_after.max(TURN).min(left));
         let first = quorum.first_voting();
         let mut free_on: Vec<usize> = Vec::new();
-        let mut turn: Option<Instant> = None;
         loop {
             let Some(watch) = &mut self.watch else { return Order::All };
             let ring = tokio::select! {

@@ -96,7 +96,7 @@ impl SimWorld {
             if text.starts_with("Hello(") && to == connection.client {
                 connection.run_id = text.split('"').nth(1).map(str::to_owned);
             } else if text == "Close" {
-                connection.ends = Some(at + self.latency);
+                connection.ends = Some(at.saturating_add(self.latency));
             }
         }
     }

@@ -44,7 +44,7 @@ struct Connection {
 }
 
 impl SimWorld {
-    /// One master, 1 ms away. Has to be called, and dropped, in a runtime with a paused clock.
+    /// One master, 1 ms away. Has to be called in a runtime with a paused clock.
     pub fn start() -> Self {
         let cluster = SimCluster::new(1);
         cluster.start_trace();

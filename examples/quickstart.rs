@@ -4,7 +4,7 @@
 #![allow(clippy::print_stdout, reason = "it shows what happens")]
 use std::{error::Error, time::Duration};
 
-use quorumlock::{LockGuard, LockOptions, Redlock};
+use quorumlock::{ConnectError, LockGuard, LockOptions, Redlock};
 
 #[path = "support/masters.rs"]
 mod masters;
@@ -27,8 +27,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
 async fn show(masters: &mut Masters) -> Result<(), Box<dyn Error>> {
     // Two clients, as two replicas of a service would be.
-    let ours = Redlock::connect(masters.urls()).await?;
-    let theirs = Redlock::connect(masters.urls()).await?;
+    let ours = connect(masters).await?;
+    let theirs = connect(masters).await?;
 
     println!("\n1. acquire \"orders:42\": a majority of the masters has to grant it");
     let options = LockOptions::new().ttl(Duration::from_secs(10));
@@ -61,6 +61,13 @@ async fn show(masters: &mut Masters) -> Result<(), Box<dyn Error>> {
     let left = [ours.shutdown().await, theirs.shutdown().await];
     println!("\ndone: connections closed, releases not yet answered: {left:?}");
     Ok(())
+}
+
+async fn connect(masters: &Masters) -> Result<Redlock, ConnectError> {
+    match masters.simulated() {
+        None => Redlock::connect(masters.urls()).await,
+        Some(cluster) => Redlock::builder().sim(cluster).connect().await,
+    }
 }
 
 fn print(guard: &mut LockGuard) {

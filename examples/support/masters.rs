@@ -1,4 +1,4 @@
-//! Five masters for an example: from a server on the PATH, or else in Docker.
+//! Five masters for an example: from a server on the PATH, or else in Docker, or else simulated.
 
 #![allow(clippy::disallowed_methods, reason = "starting servers may block")]
 
@@ -12,9 +12,11 @@ use std::{
     time::Duration,
 };
 
-const HOW_TO_GET_ONE: &str = "no redis-server or valkey-server on the PATH and no Docker: install \
-    one (Debian, Ubuntu: apt-get install redis-server; macOS: brew install redis), or name masters \
-    with --nodes redis://…,redis://…,redis://…";
+use quorumlock::sim::SimCluster;
+
+const HOW_TO_GET_REAL_ONES: &str = "for real ones install a server (Debian, Ubuntu: apt-get install \
+    redis-server; macOS: brew install redis), or name masters with --nodes \
+    redis://…,redis://…,redis://…";
 
 /// Masters that live as long as this value. Those given by URL are not ours to stop.
 pub(crate) struct Masters {
@@ -26,6 +28,7 @@ pub(crate) struct Masters {
 enum Running {
     Process(Child),
     Container(String),
+    Simulated(SimCluster, usize),
 }
 
 impl Masters {
@@ -34,17 +37,20 @@ impl Masters {
         Self { what: "the given ones".to_owned(), urls, running: Vec::new() }
     }
 
-    /// Starts `count` masters on free ports of 127.0.0.1.
+    /// Starts `count` masters on free ports of 127.0.0.1, or simulates them.
     pub(crate) fn start(count: usize) -> Result<Self, Box<dyn Error>> {
-        let mut masters = Self { what: String::new(), urls: Vec::new(), running: Vec::new() };
-        if let Some(server) = ["redis-server", "valkey-server"].into_iter().find(|s| works(s)) {
+        let mut masters = Self::given(Vec::new());
+        if let Some(server) =
+            ["redis-server", "valkey-server"].into_iter().find(|s| works(s, "--version"))
+        {
             masters.what = format!("{count} processes of {server}, on loopback ports");
             for _ in 0..count {
                 let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
                 masters.running.push(Running::Process(start_process(server, port)?));
                 masters.urls.push(format!("redis://127.0.0.1:{port}"));
             }
-        } else if works("docker") {
+        // Unlike `--version`, this asks the daemon.
+        } else if works("docker", "version") {
             let image = env::var("QUORUMLOCK_IMAGE").unwrap_or_else(|_| "redis:7".to_owned());
             masters.what = format!("{count} containers of {image}");
             for _ in 0..count {
@@ -53,7 +59,13 @@ impl Masters {
                 masters.urls.push(format!("redis://{address}"));
             }
         } else {
-            return Err(HOW_TO_GET_ONE.into());
+            masters.what = format!(
+                "{count} SIMULATED ones, since there is no redis-server or valkey-server on the \
+                 PATH and no Docker; {HOW_TO_GET_REAL_ONES}"
+            );
+            let cluster = SimCluster::new(count);
+            masters.running =
+                (0..count).map(|node| Running::Simulated(cluster.clone(), node)).collect();
         }
         for url in &masters.urls {
             wait_for(url.trim_start_matches("redis://"))?;
@@ -71,6 +83,14 @@ impl Masters {
         &self.urls
     }
 
+    /// The cluster that stands in for them, where there is nothing to start them with.
+    pub(crate) fn simulated(&self) -> Option<&SimCluster> {
+        self.running.iter().find_map(|running| match running {
+            Running::Simulated(cluster, _) => Some(cluster),
+            Running::Process(_) | Running::Container(_) => None,
+        })
+    }
+
     /// Kills the largest number of masters that is no majority; `false` if they are not ours.
     pub(crate) fn kill_minority(&mut self) -> bool {
         let minority = self.running.len().saturating_sub(1) / 2;
@@ -85,10 +105,10 @@ impl Drop for Masters {
     }
 }
 
-fn works(program: &str) -> bool {
-    let mut version = Command::new(program);
-    let version = version.arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
-    version.is_ok_and(|status| status.success())
+fn works(program: &str, command: &str) -> bool {
+    let mut run = Command::new(program);
+    let run = run.arg(command).stdout(Stdio::null()).stderr(Stdio::null()).status();
+    run.is_ok_and(|status| status.success())
 }
 
 fn start_process(server: &str, port: u16) -> io::Result<Child> {
@@ -107,7 +127,7 @@ fn start_container(image: &str) -> Result<(String, String), Box<dyn Error>> {
 fn docker(args: &[&str]) -> Result<String, Box<dyn Error>> {
     let output = Command::new("docker").args(args).stderr(Stdio::inherit()).output()?;
     if !output.status.success() {
-        return Err(format!("docker {} failed. {HOW_TO_GET_ONE}", args.join(" ")).into());
+        return Err(format!("docker {} failed; {HOW_TO_GET_REAL_ONES}", args.join(" ")).into());
     }
     Ok(String::from_utf8(output.stdout)?.trim().to_owned())
 }
@@ -142,5 +162,6 @@ fn stop(running: Running) {
             let mut kill = Command::new("docker");
             kill.args(["kill", &id]).stdout(Stdio::null()).stderr(Stdio::null()).status().ok();
         }
+        Running::Simulated(cluster, node) => cluster.crash(node),
     }
 }

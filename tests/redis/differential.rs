@@ -3,11 +3,13 @@
 //! The simulated one is no time away and its clock stands still, but for what a sequence waits. So
 //! what it says is left of a ttl is, within the time that either has spent, what the real one says.
 
-use std::{
-    cell::RefCell,
-    collections::BTreeMap,
-    time::{Duration, Instant},
-};
+#![allow(
+    clippy::arithmetic_side_effects,
+    clippy::indexing_slicing,
+    reason = "a failing test may panic"
+)]
+
+use std::{cell::RefCell, collections::BTreeMap, time::Duration};
 
 use proptest::{
     prelude::*,
@@ -17,7 +19,10 @@ use quorumlock::{
     Key, OwnerId,
     node::{Answer, Link, Node, NodeFailure, Operation, Outcome, SendAs},
 };
-use tokio::runtime::{Builder, Runtime};
+use tokio::{
+    runtime::{Builder, Runtime},
+    time::Instant,
+};
 
 use crate::{
     conformance::RealWorld,
@@ -129,7 +134,9 @@ impl<W: World> Side<W> {
     async fn play(&self, steps: &[Step], owners: &[OwnerId]) -> (Vec<Outcome>, Vec<Found>) {
         let world = &self.world;
         let (mut outcomes, mut keys) = (Vec::new(), Vec::new());
-        KEYS.iter().for_each(|key| world.delete(key));
+        for key in KEYS {
+            world.delete(key);
+        }
         world.flush_scripts();
         for step in steps {
             match step {

@@ -118,7 +118,7 @@ async fn validity_is_counted_from_the_attempt_that_succeeded() {
     let (guard, took) = timed(redlock.acquire_with("r", options)).await;
     assert!(took > held_for && took < held_for + MS(300) + ROUND_TRIP, "{took:?}");
     // One node is asked first, where somebody has been in the way, and then the others.
-    assert_eq!(guard.unwrap().remaining(), ttl - drift - 2 * ROUND_TRIP);
+    assert_eq!(guard.unwrap().remaining() + 2 * ROUND_TRIP + drift, ttl);
 }
 
 // Field case 11: one dead node slowed every lock and unlock.
@@ -403,7 +403,8 @@ async fn a_quorum_is_three_of_five_configured_nodes_whichever_can_be_reached() {
         panic!("two of five decided: {error:?}");
     };
     assert_eq!((took, nodes.failed()), (NODE_TIMEOUT, 3));
-    assert_eq!((remaining, guard.remaining()), (before - took, before - took));
+    assert_eq!(remaining, guard.remaining(), "what was not confirmed is not relied on");
+    assert_eq!(remaining + took, before);
 
     let (error, took) = timed(redlock.try_acquire("another")).await;
     assert_eq!(no_quorum(&error.unwrap_err()).failed(), 3);

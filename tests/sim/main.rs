@@ -31,3 +31,4 @@ mod plan;
 mod run;
 mod volume;
 mod regressions;
+mod digest;

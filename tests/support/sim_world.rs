@@ -44,7 +44,7 @@ struct Connection {
 }
 
 impl SimWorld {
-    /// One master, 1 ms away. Has to be called, and dropped, in a runtime with a paused clock.
+    /// One master, 1 ms away. Has to be called in a runtime with a paused clock.
     pub fn start() -> Self {
         let cluster = SimCluster::new(1);
         cluster.start_trace();
@@ -96,7 +96,7 @@ impl SimWorld {
             if text.starts_with("Hello(") && to == connection.client {
                 connection.run_id = text.split('"').nth(1).map(str::to_owned);
             } else if text == "Close" {
-                connection.ends = Some(at + self.latency);
+                connection.ends = Some(at.saturating_add(self.latency));
             }
         }
     }

@@ -27,6 +27,7 @@ use std::{
 
 use quorumlock::Redlock;
 
+#[allow(dead_code, reason = "an example uses more of it")]
 #[path = "../examples/support/masters.rs"]
 mod masters;
 use masters::Masters;
@@ -60,7 +61,9 @@ async fn client(urls: &str, seconds: u64) {
     }
     redlock.shutdown().await;
     let mut out = std::io::stdout().lock();
-    waits.iter().for_each(|wait| writeln!(out, "{wait}").expect("stdout"));
+    for wait in waits {
+        writeln!(out, "{wait}").expect("stdout");
+    }
 }
 
 fn measure(clients: usize, seconds: u64) {

@@ -24,13 +24,14 @@ use std::{
 
 use quorumlock::Redlock;
 
+#[allow(dead_code, reason = "an example uses more of it")]
 #[path = "../examples/support/masters.rs"]
 mod masters;
 use masters::Masters;
 
 #[tokio::main]
 async fn main() {
-    let pairs = env::args().filter_map(|arg| arg.parse().ok()).next().unwrap_or(5_000);
+    let pairs = env::args().find_map(|arg| arg.parse().ok()).unwrap_or(5_000);
     let (healthy, frozen, dead) =
         (Masters::start(5).unwrap(), Masters::start(5).unwrap(), Masters::start(5).unwrap());
     let fleets = [&healthy, &frozen, &dead];
@@ -54,7 +55,9 @@ async fn main() {
             took.push(started.elapsed());
         }
     }
-    took.iter_mut().for_each(|took| took.sort_unstable());
+    for took in &mut took {
+        took.sort_unstable();
+    }
     let micros = |which: usize, percent: usize| {
         took[which][(pairs - 1) * percent / 100].as_secs_f64() * 1_000_000.0
     };

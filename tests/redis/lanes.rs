@@ -213,7 +213,7 @@ async fn shutting_down_ends_what_is_owed_and_every_connection() {
 async fn shutting_down_with_a_frozen_node_is_bounded_and_says_what_is_left() {
     let fleet = Fleet::start(3);
     let redlock = patient(&fleet).await;
-    let mut guard = redlock.acquire("r").await.unwrap();
+    let guard = redlock.acquire("r").await.unwrap();
     eventually("all nodes to grant", SOON, || guard.nodes().done() == 3);
     fleet[1].freeze();
     drop(guard);

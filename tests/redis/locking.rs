@@ -218,7 +218,7 @@ async fn the_database_in_the_url_is_where_the_keys_are() {
 async fn a_guard_says_which_nodes_granted() {
     let fleet = Fleet::start(3);
     occupy(&fleet[1], "a", Some(LONG));
-    let mut guard = connect(&fleet).await.acquire("a").await.unwrap();
+    let guard = connect(&fleet).await.acquire("a").await.unwrap();
     eventually("all answers", SOON, || decisive(&guard.nodes()).len() == 3);
     let nodes = guard.nodes();
     assert_eq!(nodes.done(), 2);
@@ -364,7 +364,7 @@ async fn a_node_that_never_granted_is_reported_as_it_answered() {
     let fleet = Fleet::start(3);
     occupy(&fleet[2], "a", Some(LONG));
     let redlock = connect(&fleet).await;
-    let mut guard = redlock.acquire("a").await.unwrap();
+    let guard = redlock.acquire("a").await.unwrap();
     eventually("all answers", SOON, || decisive(&guard.nodes()).len() == 3);
     fleet[0].del(&key("a"));
     fleet[1].del(&key("a"));

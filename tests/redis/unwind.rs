@@ -269,7 +269,7 @@ async fn a_straggler_that_grants_while_the_lock_is_held_is_released_with_the_gua
     let patient = through(&proxies).node_timeout(Duration::from_secs(3));
     let redlock = patient.connect().await.unwrap();
     proxies[0].hold();
-    let mut guard = redlock.try_acquire("r").await.unwrap();
+    let guard = redlock.try_acquire("r").await.unwrap();
     assert_eq!(guard.nodes().done(), 2);
     proxies[0].pass();
     eventually("n0 to grant, too", AFTER_THAW, || guard.nodes().done() == 3);
@@ -283,7 +283,7 @@ async fn release_during(lose: fn(&Proxy)) {
     let fleet = Fleet::start(3);
     let proxies: [Proxy; 3] = proxies(&fleet);
     let redlock = through(&proxies).connect().await.unwrap();
-    let mut guard = redlock.acquire("r").await.unwrap();
+    let guard = redlock.acquire("r").await.unwrap();
     eventually("all nodes to grant", AFTER_THAW, || guard.nodes().done() == 3);
 
     proxies[..2].iter().for_each(lose);

@@ -26,6 +26,7 @@ mod support {
 
 mod conformance;
 mod behaviours;
+mod holding;
 mod assumptions;
 mod plan;
 mod run;

@@ -194,7 +194,8 @@ async fn hundreds_of_locks_are_held_over_one_connection_per_node() {
     let before: Vec<u64> = fleet.iter().map(renewals).collect();
     let end = Instant::now() + Duration::from_secs(3);
     while Instant::now() < end {
-        assert_eq!(guards.iter().filter(|guard| guard.is_lost()).count(), 0);
+        let lost = guards.iter().filter(|guard| guard.is_lost()).count();
+        assert_eq!(lost, 0, "lost while {:?}", redlock.nodes());
         assert!(fleet.iter().all(|server| server.clients() == 1));
         sleep(Duration::from_millis(50)).await;
     }
@@ -280,7 +281,7 @@ async fn with_a_majority_frozen_the_lock_is_lost_at_its_own_deadline_and_not_bef
     fleet[0].freeze();
     fleet[1].freeze();
     let (left, started) = (guard.remaining(), Instant::now());
-    assert!(left > TTL - RENEW_EVERY - SLACK, "{left:?}");
+    assert!(left + RENEW_EVERY + SLACK > TTL, "{left:?}");
     let risk = guard.at_risk().await;
     assert!(risk > Duration::ZERO && !guard.is_lost(), "told of before");
     assert_lost(&guard).await;

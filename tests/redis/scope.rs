@@ -1,7 +1,6 @@
 //! What `with_lock` makes of its body: its value, its loss, its panic, its cancellation.
 
 use std::{
-    pin::pin,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -9,14 +8,14 @@ use std::{
     time::Duration,
 };
 
-use quorumlock::{AcquireError, LockOptions, Redlock, ReleaseError, WithLockError};
+use quorumlock::{AcquireError, LockGuard, LockOptions, Redlock, ReleaseError, WithLockError};
 use tokio::{
     task::JoinSet,
     time::{Instant, sleep, timeout},
 };
 
 use crate::support::{
-    Fleet, Proxy,
+    Fleet, Proxy, Server,
     aftermath::{all_vote, is_idle, key, no_keys, nothing_is_left, proxies},
     eventually,
     futures::give_up_after,
@@ -35,6 +34,10 @@ async fn connect(urls: Vec<String>) -> Redlock {
     let redlock = builder.nodes(urls).connect().await.unwrap();
     eventually("all nodes", SOON, || all_vote(&redlock));
     redlock
+}
+
+fn renewals(server: &Server) -> u64 {
+    server.calls("pexpire")
 }
 
 fn options() -> LockOptions {
@@ -86,7 +89,7 @@ async fn what_the_body_returns_is_returned_and_the_lock_is_free_again() {
 async fn an_error_of_the_body_is_its_value() {
     let fleet = Fleet::start(3);
     let redlock = connect(fleet.urls()).await;
-    let body = async |_: &mut quorumlock::LockGuard| Err::<(), _>("no paper");
+    let body = async |_: &mut LockGuard| Err::<(), _>("no paper");
     assert_eq!(redlock.with_lock("r", options(), body).await, Ok(Err("no paper")));
     nothing_is_left(&redlock, &fleet, SOON);
 }
@@ -108,7 +111,7 @@ async fn the_body_does_not_run_without_the_lock() {
 async fn the_work_is_many_times_as_long_as_the_ttl() {
     let fleet = Fleet::start(3);
     let redlock = connect(fleet.urls()).await;
-    let work = async |_: &mut quorumlock::LockGuard| sleep(TTL * 3).await;
+    let work = async |_: &mut LockGuard| sleep(TTL * 3).await;
     assert_eq!(redlock.with_lock("r", options(), work).await, Ok(()));
     nothing_is_left(&redlock, &fleet, SOON);
 }
@@ -134,6 +137,23 @@ async fn the_body_is_dropped_when_the_lock_is_lost() {
     assert_eq!(result, Err(WithLockError::Lost));
     assert!(started.elapsed() < TTL, "{:?}", started.elapsed());
     nothing_is_left(&redlock, &fleet, SOON);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn work_that_uses_its_guard_can_be_spawned() {
+    let fleet = Fleet::start(3);
+    let redlock = connect(fleet.urls()).await;
+    let (name, mut tasks) = ("r".to_owned(), JoinSet::new());
+    tasks.spawn(async move {
+        let work = async |guard: &mut LockGuard| {
+            sleep(TTL).await;
+            guard.extend(TTL * 2).await.unwrap();
+            assert_eq!(guard.resource(), name);
+            name.len()
+        };
+        redlock.with_lock("r", options(), work).await
+    });
+    assert_eq!(tasks.join_next().await.unwrap().unwrap(), Ok(1));
 }
 
 // Field case 48: after a loss the release was tried for seconds.
@@ -168,10 +188,8 @@ async fn a_panic_in_the_body_releases() {
     tasks.spawn({
         let redlock = redlock.clone();
         async move {
-            redlock
-                .with_lock("r", long(), async |_| panic!("as it is meant to"))
-                .await
-                .unwrap_or(())
+            let work = async |_: &mut LockGuard| panic!("as it is meant to");
+            drop(redlock.with_lock::<(), _>("r", long(), work).await);
         }
     });
     let ended = tasks.join_next().await.unwrap();
@@ -212,12 +230,17 @@ async fn work_that_is_cancelled_at_any_point_leaves_no_key_and_no_renewal() {
 async fn a_caller_s_timeout_drops_the_work_and_releases() {
     let fleet = Fleet::start(3);
     let redlock = connect(fleet.urls()).await;
-    let mut work =
-        pin!(redlock.with_lock("r", long(), async |_| std::future::pending::<()>().await));
-    let held = async { eventually("the key", SOON, || !no_keys(&fleet)) };
-    let _ = timeout(NODE_TIMEOUT, work.as_mut()).await.unwrap_err();
-    held.await;
-    redlock.try_acquire("another").await.unwrap().release().await.unwrap();
+    let flag = Flag::default();
+    let set_on_drop = SetOnDrop(flag.clone());
+    let work = redlock.with_lock("r", long(), async |_| {
+        let _set_on_drop = set_on_drop;
+        std::future::pending::<()>().await;
+    });
+    assert!(timeout(NODE_TIMEOUT, work).await.is_err());
+    assert!(flag.is_set());
+    assert!(fleet.iter().any(|server| renewals(server) > 0), "it ran, and was renewed");
+    nothing_is_left(&redlock, &fleet, SOON);
+    redlock.try_acquire("r").await.unwrap().release().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -8,6 +8,7 @@
     clippy::panic,
     clippy::indexing_slicing,
     clippy::arithmetic_side_effects,
+    clippy::unchecked_time_subtraction,
     clippy::disallowed_methods,
     clippy::print_stdout,
     clippy::as_conversions,

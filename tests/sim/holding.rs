@@ -288,6 +288,30 @@ async fn a_client_that_was_paused_for_too_long_has_lost_and_sets_nothing_again()
     }
 }
 
+// The same where the renewal becomes a refill: what was not sent before the pause is not sent after it.
+#[tokio::test(start_paused = true)]
+async fn a_client_that_was_paused_in_a_refill_sets_nothing_again_when_it_goes_on() {
+    for yields in 0..8 {
+        let cluster = SimCluster::new(3);
+        let (client, _redlock, guard) = hold(&cluster).await;
+        cluster.delete_key(0, KEY);
+        at(&cluster, FIRST_RENEWAL + ROUND_TRIP).await;
+        for _ in 0..yields {
+            yield_now().await;
+        }
+        client.pause();
+        pass(TTL * 3).await;
+        assert_eq!(holders(&cluster), [0; 0], "expired");
+        cluster.start_trace();
+        client.resume();
+        pass(TTL).await;
+        let trace = cluster.take_trace();
+        assert!(has_token(&guard));
+        assert_eq!(holders(&cluster), [0; 0], "after {yields} yields");
+        assert_eq!(sent(&trace, 0, 0, "Acquire"), [0; 0], "after {yields} yields: {trace}");
+    }
+}
+
 // Field case 39: declared lost on one failed poll.
 #[tokio::test(start_paused = true)]
 async fn one_renewal_that_fails_is_a_risk_and_no_loss() {

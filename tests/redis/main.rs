@@ -17,6 +17,8 @@ mod conformance;
 #[cfg(feature = "sim")]
 mod differential;
 mod locking;
+mod holding;
+mod scope;
 mod inputs;
 mod connecting;
 #[cfg(feature = "rustls")]

@@ -35,13 +35,13 @@ async fn connect(cluster: &SimCluster) -> Redlock {
 }
 
 /// What comes of a future, and how much time it takes.
-async fn timed<F: Future>(future: F) -> (F::Output, Duration) {
+pub(crate) async fn timed<F: Future>(future: F) -> (F::Output, Duration) {
     let started = Instant::now();
     (future.await, started.elapsed())
 }
 
 /// Lets time go by, and all that is due by its end happen.
-async fn pass(span: Duration) {
+pub(crate) async fn pass(span: Duration) {
     sleep(span).await;
     // The network delivers at most once in a moment, and whoever hears of it comes after that.
     for _ in 0..10 {
@@ -50,7 +50,7 @@ async fn pass(span: Duration) {
 }
 
 /// How much time goes by until `holds`.
-async fn until(what: &str, mut holds: impl FnMut() -> bool) -> Duration {
+pub(crate) async fn until(what: &str, mut holds: impl FnMut() -> bool) -> Duration {
     let started = Instant::now();
     pass(Duration::ZERO).await;
     while !holds() {
@@ -61,16 +61,16 @@ async fn until(what: &str, mut holds: impl FnMut() -> bool) -> Duration {
 }
 
 /// How much time goes by until no node has a key.
-async fn until_clean(cluster: &SimCluster) -> Duration {
+pub(crate) async fn until_clean(cluster: &SimCluster) -> Duration {
     until("no key", || holders(cluster) == [0; 0]).await
 }
 
 /// The nodes that have a key.
-fn holders(cluster: &SimCluster) -> Vec<usize> {
+pub(crate) fn holders(cluster: &SimCluster) -> Vec<usize> {
     (0..cluster.len()).filter(|node| !cluster.keys(*node).is_empty()).collect()
 }
 
-fn owner_on(cluster: &SimCluster, node: usize) -> Option<String> {
+pub(crate) fn owner_on(cluster: &SimCluster, node: usize) -> Option<String> {
     cluster.keys(node).remove(KEY)
 }
 
@@ -176,7 +176,7 @@ async fn an_acquire_that_is_executed_after_its_timeout_is_taken_back_within_a_ro
 }
 
 /// A client to which the nodes answer one after another, so that each answer is a poll of its own.
-fn spread(client: &SimClient, nodes: usize) {
+pub(crate) fn spread(client: &SimClient, nodes: usize) {
     for (node, ms) in (0..nodes).zip(1..) {
         client.set_link(node, LinkFaults::latency(ms, ms));
     }

@@ -8,6 +8,7 @@
     clippy::panic,
     clippy::indexing_slicing,
     clippy::arithmetic_side_effects,
+    clippy::unchecked_time_subtraction,
     clippy::disallowed_methods,
     clippy::print_stdout,
     clippy::as_conversions,
@@ -26,6 +27,7 @@ mod support {
 
 mod conformance;
 mod behaviours;
+mod holding;
 mod assumptions;
 mod plan;
 mod run;

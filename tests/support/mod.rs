@@ -24,6 +24,7 @@ mod proxy;
 mod selftest;
 pub mod futures;
 pub mod aftermath;
+pub mod twin;
 pub mod conformance;
 #[cfg(feature = "sim")]
 pub mod sim_world;
@@ -32,6 +33,7 @@ pub use fleet::Fleet;
 pub use proxy::Proxy;
 pub use resp::{Conn, Reply};
 pub use server::Server;
+pub use twin::Twin;
 
 use std::{
     thread,

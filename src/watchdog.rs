@@ -9,7 +9,7 @@ use std::{
     mem,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -39,6 +39,8 @@ struct Schedule {
     places: BTreeMap<u64, Moment>,
     /// When the task will look by itself.
     next_look: Option<Moment>,
+    /// Nothing is looked after any more.
+    closed: bool,
 }
 
 #[derive(Debug)]
@@ -46,7 +48,8 @@ struct Shared {
     clock: Clock,
     schedule: Mutex<Schedule>,
     wake: Notify,
-    closed: AtomicBool,
+    /// Held while what is due is out of the schedule.
+    looking: Mutex<()>,
     last_id: AtomicU64,
 }
 
@@ -69,12 +72,18 @@ impl Watchdog {
             clock,
             schedule: Mutex::new(Schedule::default()),
             wake: Notify::new(),
-            closed: AtomicBool::new(false),
+            looking: Mutex::new(()),
             last_id: AtomicU64::new(0),
         });
         let (answers_to, answers) = mpsc::unbounded_channel();
-        let task =
-            Task { shared: Arc::clone(&shared), answers_to, answers, rounds: BTreeMap::new() };
+        let task = Task {
+            shared: Arc::clone(&shared),
+            answers_to,
+            answers,
+            rounds: BTreeMap::new(),
+            renewing: BTreeMap::new(),
+            last_round: NOBODY,
+        };
         (Arc::new(Self(shared)), task.run())
     }
 
@@ -82,17 +91,23 @@ impl Watchdog {
     pub(crate) fn watch(self: &Arc<Self>, lease: Lease) -> Watched {
         let id = self.0.last_id.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
         let watched = Watched { watchdog: Arc::clone(self), lease: Arc::new(lease), id };
-        if self.0.closed.load(Ordering::Acquire) {
-            watched.lease.abandon();
-        } else {
-            self.0.put(id, &watched.lease);
-        }
+        self.0.put(id, &watched.lease);
         watched
     }
 
-    /// Ends the task. What is held is lost with it: nobody renews it any more.
+    /// Ends the task. What is held is lost by the return of this call: nobody renews it any more.
     pub(crate) fn close(&self) {
-        self.0.closed.store(true, Ordering::Release);
+        let looking = self.0.looking.lock().unwrap_or_else(PoisonError::into_inner);
+        let held = {
+            let mut schedule = self.0.schedule();
+            schedule.closed = true;
+            schedule.places.clear();
+            mem::take(&mut schedule.due)
+        };
+        drop(looking);
+        for lease in held.into_values() {
+            lease.abandon();
+        }
         self.0.wake.notify_one();
     }
 }
@@ -135,6 +150,11 @@ impl Shared {
     fn put_at(&self, id: u64, lease: &SharedLease, due: impl FnOnce(&Lease) -> Option<Moment>) {
         let mut schedule = self.schedule();
         schedule.forget(id);
+        if schedule.closed {
+            drop(schedule);
+            lease.abandon();
+            return;
+        }
         // Looked at under the schedule's lock: a release that comes now finds the entry and removes it.
         let Some(due) = due(lease) else { return };
         schedule.due.insert((due, id), Arc::clone(lease));
@@ -160,6 +180,7 @@ impl Schedule {
 /// One renewal on all nodes.
 struct Round {
     lease: SharedLease,
+    id: u64,
     started: Moment,
     outcomes: Vec<NodeOutcome>,
     judged: bool,
@@ -169,39 +190,47 @@ struct Task {
     shared: Arc<Shared>,
     answers_to: mpsc::UnboundedSender<Reply>,
     answers: mpsc::UnboundedReceiver<Reply>,
-    /// The renewals that are not answered by all nodes, by the id of their lock.
+    /// The renewals that are not answered by all nodes. Each has a number of its own: an answer to an
+    /// earlier renewal says nothing about when a later one was asked for.
     rounds: BTreeMap<u64, Round>,
+    /// The renewals that are not decided, by the id of their lock.
+    renewing: BTreeMap<u64, u64>,
+    last_round: u64,
 }
 
 impl Task {
     async fn run(mut self) {
-        while !self.shared.closed.load(Ordering::Acquire) {
-            let wait = self.look();
+        loop {
+            let next = self.look();
+            if next == Next::Over {
+                return;
+            }
             tokio::select! {
                 biased;
                 Some(reply) = self.answers.recv() => self.answered(reply),
                 () = self.shared.wake.notified() => {}
-                () = rest(wait) => {}
+                () = rest(next) => {}
             }
-        }
-        let held = mem::take(&mut self.shared.schedule().due);
-        for lease in held.into_values() {
-            lease.abandon();
         }
     }
 
-    /// Does what is due, and says how long there is nothing to do.
-    fn look(&mut self) -> Option<Duration> {
+    /// Does what is due, and says when there is more to do.
+    fn look(&mut self) -> Next {
+        let shared = Arc::clone(&self.shared);
+        let _looking = shared.looking.lock().unwrap_or_else(PoisonError::into_inner);
         let now = self.shared.clock.now();
         for (id, lease) in self.take_due(now) {
             if !lease.expire() {
                 self.renew(id, &lease);
             }
         }
-        let mut schedule = self.shared.schedule();
+        let mut schedule = shared.schedule();
+        if schedule.closed {
+            return Next::Over;
+        }
         let next = schedule.due.first_key_value().map(|((due, _), _)| due.since(now).min(LOOK));
         schedule.next_look = next.map(|wait| now.plus(wait));
-        next
+        next.map_or(Next::WhenWoken, Next::After)
     }
 
     /// Takes what is due out of the schedule.
@@ -220,18 +249,18 @@ impl Task {
 
     fn renew(&mut self, id: u64, lease: &SharedLease) {
         // The nodes are slow to answer the last one: no second one on top of it.
-        let is_renewing = self.rounds.get(&id).is_some_and(|round| !round.judged);
-        let wants_renewal = lease.terms.renew_every.is_some();
-        let started = if is_renewing || !wants_renewal {
-            None
-        } else {
-            let to = &self.answers_to;
-            lease.renew(|place| ReplyTo { round: id, place, to: to.clone() })
-        };
+        let is_wanted = lease.terms.renew_every.is_some() && !self.renewing.contains_key(&id);
+        let round = self.last_round.wrapping_add(1);
+        let to = &self.answers_to;
+        let started = is_wanted
+            .then(|| lease.renew(|place| ReplyTo { round, place, to: to.clone() }))
+            .flatten();
         if let Some(started) = started {
             let outcomes = vec![NodeOutcome::Pending; lease.nodes()];
-            let round = Round { lease: Arc::clone(lease), started, outcomes, judged: false };
-            self.rounds.insert(id, round);
+            let lease = Arc::clone(lease);
+            self.rounds.insert(round, Round { lease, id, started, outcomes, judged: false });
+            self.renewing.insert(id, round);
+            self.last_round = round;
         }
         // Until the nodes have answered there is nothing to do but to watch for its end.
         self.shared.put_at(id, lease, Lease::end);
@@ -252,7 +281,8 @@ impl Task {
             {
                 round.judged = true;
                 round.lease.judge(verdict, round.started, round.lease.terms);
-                self.shared.put(reply.round, &round.lease);
+                self.renewing.remove(&round.id);
+                self.shared.put(round.id, &round.lease);
             }
         }
         if tally.is_complete() {
@@ -261,12 +291,21 @@ impl Task {
     }
 }
 
-/// The id of no lock: an answer to it interests nobody.
+/// The number of no renewal: an answer to it interests nobody.
 const NOBODY: u64 = 0;
 
-async fn rest(wait: Option<Duration>) {
-    match wait {
-        Some(wait) => sleep(wait).await,
-        None => std::future::pending().await,
+/// When the task has something to do again.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Next {
+    After(Duration),
+    /// Nothing is held.
+    WhenWoken,
+    Over,
+}
+
+async fn rest(next: Next) {
+    match next {
+        Next::After(wait) => sleep(wait).await,
+        Next::WhenWoken | Next::Over => std::future::pending().await,
     }
 }

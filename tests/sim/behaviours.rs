@@ -8,7 +8,7 @@ use quorumlock::{
     AcquireError, ExtendError, LockOptions, NodeOutcome, NodeReports, NodeState, Redlock,
     RedlockBuilder, ReleaseError,
     node::NodeFailure,
-    sim::{LinkFaults, SimClient, SimCluster},
+    sim::{LinkFaults, Persistence, SimClient, SimCluster},
 };
 use tokio::{
     runtime::Handle,
@@ -172,6 +172,25 @@ async fn an_acquire_that_is_executed_after_its_timeout_is_taken_back_within_a_ro
         cluster.thaw(1);
         assert_eq!(until_clean(&cluster).await, ghost);
     }
+}
+
+// Field case 14: a connection takes what was sent on it with it.
+#[tokio::test(start_paused = true)]
+async fn a_release_that_died_with_its_connection_is_sent_again_on_the_next() {
+    let cluster = SimCluster::new(3);
+    cluster.set_persistence(0, Persistence::Always);
+    let redlock = connect(&cluster).await;
+    let guard = redlock.acquire("r").await.unwrap();
+    cluster.freeze(0);
+    let (released, took) = timed(guard.release()).await;
+    assert_eq!((released, took), (Ok(()), ROUND_TRIP), "two of three confirm");
+
+    cluster.crash(0);
+    cluster.restart(0);
+    assert_eq!(holders(&cluster), [0], "it lost what was in its buffers, and not its key");
+    // It is connected to again after at most 75 ms; greeting and release take three ways.
+    let gone = until_clean(&cluster).await;
+    assert!(gone <= ONE_WAY + MS(75) + ONE_WAY * 3, "{gone:?}");
 }
 
 /// A client to which the nodes answer one after another, so that each answer is a poll of its own.

@@ -8,7 +8,7 @@ use quorumlock::{
     AcquireError, ExtendError, LockOptions, NodeOutcome, NodeReports, NodeState, Redlock,
     RedlockBuilder, ReleaseError,
     node::NodeFailure,
-    sim::{LinkFaults, SimClient, SimCluster},
+    sim::{LinkFaults, Persistence, SimClient, SimCluster},
 };
 use tokio::{
     runtime::Handle,
@@ -26,12 +26,12 @@ const NODE_TIMEOUT: Duration = Duration::from_millis(200);
 const KEY: &str = "quorumlock:lock:r";
 const ANOTHER: Option<&str> = Some("another");
 
-fn builder(cluster: &SimCluster) -> RedlockBuilder {
-    Redlock::builder().sim(cluster).node_timeout(NODE_TIMEOUT)
+fn builder(client: &SimClient) -> RedlockBuilder {
+    Redlock::builder().sim_client(client).node_timeout(NODE_TIMEOUT)
 }
 
 async fn connect(cluster: &SimCluster) -> Redlock {
-    builder(cluster).connect().await.unwrap()
+    builder(&cluster.client()).connect().await.unwrap()
 }
 
 /// What comes of a future, and how much time it takes.
@@ -160,7 +160,8 @@ async fn three_frozen_nodes_of_five_cost_one_node_timeout_once() {
 async fn an_acquire_that_is_executed_after_its_timeout_is_taken_back_within_a_round_trip() {
     for (node_timeout, ghost) in [(MS(50), Duration::ZERO), (NODE_TIMEOUT, ROUND_TRIP)] {
         let cluster = SimCluster::new(3);
-        let redlock = builder(&cluster).node_timeout(node_timeout).connect().await.unwrap();
+        let redlock =
+            builder(&cluster.client()).node_timeout(node_timeout).connect().await.unwrap();
         cluster.freeze(0);
         cluster.freeze(1);
         let (error, took) = timed(redlock.try_acquire("r")).await;
@@ -175,6 +176,25 @@ async fn an_acquire_that_is_executed_after_its_timeout_is_taken_back_within_a_ro
     }
 }
 
+// Field case 14: a connection takes what was sent on it with it.
+#[tokio::test(start_paused = true)]
+async fn a_release_that_died_with_its_connection_is_sent_again_on_the_next() {
+    let cluster = SimCluster::new(3);
+    cluster.set_persistence(0, Persistence::Always);
+    let redlock = connect(&cluster).await;
+    let guard = redlock.acquire("r").await.unwrap();
+    cluster.freeze(0);
+    let (released, took) = timed(guard.release()).await;
+    assert_eq!((released, took), (Ok(()), ROUND_TRIP), "two of three confirm");
+
+    cluster.crash(0);
+    cluster.restart(0);
+    assert_eq!(holders(&cluster), [0], "it lost what was in its buffers, and not its key");
+    // It is connected to again after at most 75 ms; greeting and release take three ways.
+    let gone = until_clean(&cluster).await;
+    assert!(gone <= ONE_WAY + MS(75) + ONE_WAY * 3, "{gone:?}");
+}
+
 /// A client to which the nodes answer one after another, so that each answer is a poll of its own.
 pub(crate) fn spread(client: &SimClient, nodes: usize) {
     for (node, ms) in (0..nodes).zip(1..) {
@@ -186,7 +206,7 @@ pub(crate) fn spread(client: &SimClient, nodes: usize) {
 async fn acquired_within(polls: usize) -> bool {
     let cluster = SimCluster::new(5);
     let client = cluster.client();
-    let redlock = Redlock::builder().sim_client(&client).connect().await.unwrap();
+    let redlock = builder(&client).connect().await.unwrap();
     spread(&client, 5);
     let guard = give_up_after(polls, redlock.acquire("r")).await;
     let acquired = guard.is_some();
@@ -219,7 +239,7 @@ async fn waiting_that_is_dropped_at_any_poll_leaves_nothing() {
     for polls in 0..40 {
         let cluster = SimCluster::with_seed(3, 7);
         let client = cluster.client();
-        let redlock = Redlock::builder().sim_client(&client).connect().await.unwrap();
+        let redlock = builder(&client).connect().await.unwrap();
         spread(&client, 3);
         cluster.set_key(1, KEY, ANOTHER, None);
         cluster.set_key(2, KEY, ANOTHER, None);
@@ -268,8 +288,7 @@ async fn an_error_of_one_node_is_one_vote_less_and_no_more() {
 async fn a_node_whose_yes_got_lost_is_released_as_well() {
     let cluster = SimCluster::new(3);
     let client = cluster.client();
-    let redlock = Redlock::builder().sim_client(&client).node_timeout(NODE_TIMEOUT).connect();
-    let redlock = redlock.await.unwrap();
+    let redlock = builder(&client).connect().await.unwrap();
     let mut loses_replies = LinkFaults::default();
     loses_replies.lose_reply = 100;
     client.set_link(1, loses_replies);
@@ -386,8 +405,7 @@ async fn own_partial_keys_do_not_stand_in_the_way_of_the_next_attempt() {
 async fn a_quorum_is_three_of_five_configured_nodes_whichever_can_be_reached() {
     let cluster = SimCluster::new(5);
     let client = cluster.client();
-    let redlock = Redlock::builder().sim_client(&client).node_timeout(NODE_TIMEOUT).connect();
-    let redlock = redlock.await.unwrap();
+    let redlock = builder(&client).connect().await.unwrap();
     client.set_link(0, LinkFaults::partitioned());
     client.set_link(1, LinkFaults::partitioned());
     let (guard, took) = timed(redlock.try_acquire("r")).await;

@@ -91,7 +91,7 @@ impl RedlockBuilder {
         self
     }
 
-    /// The independent masters, by [fred](crate::fred) configurations: for what a URL cannot say.
+    /// The independent masters, by [fred] configurations: for what a URL cannot say.
     ///
     /// Server, credentials, database, protocol version and TLS are taken from them. Everything that
     /// the protocol depends on (timeouts, attempts, reconnecting) is set by this library.

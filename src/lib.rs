@@ -54,6 +54,7 @@
 //!
 //! # Features
 //!
+//! - `sim`: simulated masters in virtual time, for tests. See `sim`.
 //! - `rustls`: `rediss://` and `valkeys://` URLs.
 //!
 //! [Redlock]: https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/

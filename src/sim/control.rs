@@ -58,7 +58,8 @@ impl State {
 
     pub(super) fn freeze(&mut self, node: usize) {
         self.note(|state| format!("{} freezes", state.name(node)));
-        if let Some(server) = self.servers.get_mut(node) {
+        // A process that does not run cannot stand still.
+        if let Some(server) = self.servers.get_mut(node).filter(|server| server.up) {
             server.frozen = true;
         }
     }

@@ -190,7 +190,7 @@ impl RedlockBuilder {
     }
 
     /// How many votes may be queued for or sent to one node and not answered. Above it a node's
-    /// outcome is [`NodeFailure::Overloaded`] at once. Defaults to 1024.
+    /// outcome is [`NodeFailure::Overloaded`](crate::node::NodeFailure::Overloaded) at once. Defaults to 1024.
     pub fn max_in_flight(mut self, max_in_flight: usize) -> Self {
         self.max_in_flight = max_in_flight;
         self

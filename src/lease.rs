@@ -241,7 +241,12 @@ impl Lease {
     pub(crate) fn release_in_background(&self) {
         let mut state = self.state();
         let lost = state.claim.now() >= state.valid_until;
-        state.end_lease(lost);
+        let ends_now = state.end_lease(lost);
+        drop(state);
+        // Whoever listens may be elsewhere than whoever releases.
+        if lost && ends_now {
+            self.lost.cancel();
+        }
     }
 
     /// Ends the lease by the holder's will, and says what a majority confirmed.
@@ -262,6 +267,7 @@ impl Lease {
                 Err(ReleaseError::Unconfirmed { nodes: nodes(&mut round) })
             }
             Verdict::Ours | Verdict::Gone | Verdict::Unknown => {
+                self.lost.cancel();
                 Err(ReleaseError::Lost { nodes: nodes(&mut round) })
             }
         }
@@ -275,6 +281,9 @@ impl Lease {
         let (mut round, started) = {
             let mut state = self.state();
             let started = state.claim.now();
+            if state.end.is_some() || started >= state.valid_until {
+                return Err(ExtendError::Lost { nodes: None });
+            }
             (state.claim.extend(millis(terms.ttl), terms.node_timeout), started)
         };
         let verdict = round.decided(terms.node_timeout, Tally::verdict).await;
@@ -291,10 +300,13 @@ impl Lease {
 }
 
 impl State {
-    fn end_lease(&mut self, lost: bool) {
-        if self.end.is_none() {
+    /// Whether it ends by this.
+    fn end_lease(&mut self, lost: bool) -> bool {
+        let ends_now = self.end.is_none();
+        if ends_now {
             self.end = Some(End { lost, releasing: Some(self.claim.release()) });
         }
+        ends_now
     }
 }
 

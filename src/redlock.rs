@@ -14,11 +14,12 @@ use tokio::{
 
 use crate::{
     backoff::Backoff,
-    error::AcquireError,
+    clock::Moment,
+    error::{AcquireError, FailedAttempt, NodeOutcome},
     guard::LockGuard,
     lane::{Lane, NodeState, NodeStatus},
     lease::Lease,
-    node::NodeName,
+    node::{NodeFailure, NodeName},
     options::{Defaults, LockOptions, Terms},
     quorum::{
         Quorum,
@@ -156,11 +157,11 @@ impl Redlock {
         let Inner { quorum, queues, .. } = &*self.inner;
         let called = quorum.clock.now();
         let ticket = queues.enter(key);
-        let mut head = timeout(terms.wait, ticket.turn()).await.ok();
-        let mut order = match &mut head {
-            Some(head) => head.first_order(queues, quorum, key, terms.wait).await,
-            None => Order::All,
+        let Ok(Some(mut head)) = timeout(terms.wait, ticket.turn()).await else {
+            return Err(self.never_had_its_turn(called));
         };
+        let left = terms.wait.saturating_sub(quorum.clock.now().since(called));
+        let mut order = head.first_order(queues, quorum, key, left).await;
         let mut attempts: u32 = 0;
         loop {
             attempts = attempts.saturating_add(1);
@@ -174,10 +175,9 @@ impl Redlock {
                 attempt.waited = waited;
             }
             let left = terms.wait.saturating_sub(waited);
-            let (Some(head), false, true) = (&mut head, left.is_zero(), error.is_retryable())
-            else {
+            if left.is_zero() || !error.is_retryable() {
                 return Err(error);
-            };
+            }
             order = if let AcquireError::Contended(attempt) = &error {
                 head.wait(queues, quorum, key, &attempt.nodes, left).await
             } else {
@@ -185,6 +185,18 @@ impl Redlock {
                 Order::All
             };
         }
+    }
+
+    /// Others of this process were before it all the time: no node was asked.
+    fn never_had_its_turn(&self, called: Moment) -> AcquireError {
+        let quorum = &self.inner.quorum;
+        let not_asked = vec![NodeOutcome::Failed(NodeFailure::NotAsked); quorum.lanes.len()];
+        AcquireError::Contended(FailedAttempt {
+            quorum: quorum.size(),
+            nodes: quorum.reports(&not_asked),
+            attempts: 0,
+            waited: quorum.clock.now().since(called),
+        })
     }
 
     /// What is known of each node, in the order in which they were configured.

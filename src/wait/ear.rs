@@ -5,10 +5,10 @@
 //! by itself as well.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -37,7 +37,9 @@ const RECONNECT: Backoff =
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Ring {
     /// From now on this node's announcements are heard.
-    Listening,
+    Listening { node: usize },
+    /// This node's announcements are no longer heard.
+    Deaf { node: usize },
     /// It was released on this node, with so many processes listening.
     Free { node: usize, listeners: u32 },
 }
@@ -57,6 +59,7 @@ struct Hub {
     /// The latest waiter of each key, with the number of its watch.
     waiting: Mutex<BTreeMap<Key, (u64, mpsc::UnboundedSender<Ring>)>>,
     last_watch: AtomicU64,
+    closed: AtomicBool,
     wishes: Mutex<Vec<mpsc::UnboundedSender<Wish>>>,
 }
 
@@ -98,13 +101,21 @@ impl Ears {
     pub(super) fn watch(&self, key: &Key) -> Watch {
         let (tx, rings) = mpsc::unbounded_channel();
         let number = self.0.last_watch.fetch_add(1, Ordering::Relaxed);
-        self.0.waiting().insert(key.clone(), (number, tx));
+        {
+            // Looked at under the lock that `close` takes: a sender left in there would ring for ever.
+            let mut waiting = self.0.waiting();
+            if !self.0.closed.load(Ordering::Acquire) {
+                waiting.insert(key.clone(), (number, tx));
+            }
+        }
         self.0.tell(&|| Wish::Watch(key.clone()));
         Watch { rings, key: key.clone(), number, hub: Arc::clone(&self.0) }
     }
 
-    /// Ends the tasks.
+    /// Ends the tasks, and the waiting of those who wait for a ring.
     pub(crate) fn close(&self) {
+        self.0.closed.store(true, Ordering::Release);
+        self.0.waiting().clear();
         self.0.wishes.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 }
@@ -153,6 +164,8 @@ struct Wanted {
     watches: usize,
     /// Without any watch: until when it is listened for all the same.
     until: Option<Instant>,
+    /// Whether its waiter knows that it is listened for.
+    told: bool,
 }
 
 struct Ear<N: Node> {
@@ -176,6 +189,9 @@ impl<N: Node> Ear<N> {
                 Err(Closed) => return,
                 Ok(Ok(())) => failures = 0,
                 Ok(Err(failure)) => {
+                    for wanted in self.wanted.values_mut() {
+                        wanted.told = false;
+                    }
                     failures = failures.saturating_add(1);
                     tracing::debug!(node = %self.node.name(), %failure, "not hearing of releases");
                     let pause = sleep(RECONNECT.random_delay(failures, &self.entropy));
@@ -188,94 +204,104 @@ impl<N: Node> Ear<N> {
         }
     }
 
-    /// Waits for something while it takes wishes.
+    /// Waits for something while it takes down wishes.
     async fn unless_closed<F: Future>(&mut self, future: F) -> Result<F::Output, Closed> {
         tokio::pin!(future);
         loop {
             tokio::select! {
                 biased;
                 output = &mut future => return Ok(output),
-                wish = self.wishes.recv() => match wish {
-                    Some(wish) => drop(self.note(wish)),
-                    None => return Err(Closed),
-                },
+                wish = self.wishes.recv() => self.note(wish)?,
             }
         }
     }
 
-    /// Takes down a wish. The key that is to be listened for from now on, if it is a new one.
-    fn note(&mut self, wish: Wish) -> Option<Key> {
+    fn note(&mut self, wish: Option<Wish>) -> Result<(), Closed> {
         match wish {
-            Wish::Watch(key) => {
-                let is_new = !self.wanted.contains_key(&key);
-                let wanted = self.wanted.entry(key.clone()).or_default();
+            None => return Err(Closed),
+            Some(Wish::Watch(key)) => {
+                let wanted = self.wanted.entry(key).or_default();
                 wanted.watches = wanted.watches.saturating_add(1);
                 wanted.until = None;
-                is_new.then_some(key)
+                wanted.told = false;
             }
-            Wish::Unwatch(key) => {
+            Some(Wish::Unwatch(key)) => {
                 if let Some(wanted) = self.wanted.get_mut(&key) {
                     wanted.watches = wanted.watches.saturating_sub(1);
                     wanted.until = (wanted.watches == 0).then(|| due_after(LINGER));
                 }
-                None
             }
         }
+        Ok(())
+    }
+
+    /// Forgets what nobody has waited for lately.
+    fn purge(&mut self) {
+        let now = Instant::now();
+        self.wanted.retain(|_, wanted| wanted.until.is_none_or(|until| until > now));
     }
 
     async fn listen_while_wanted(&mut self) -> Result<Result<(), NodeFailure>, Closed> {
+        self.purge();
         while self.wanted.is_empty() {
-            let Some(wish) = self.wishes.recv().await else { return Err(Closed) };
-            drop(self.note(wish));
+            let wish = self.wishes.recv().await;
+            self.note(wish)?;
         }
         let node = Arc::clone(&self.node);
         let mut listener = match self.unless_closed(node.listen()).await? {
             Ok(listener) => listener,
             Err(failure) => return Ok(Err(failure)),
         };
-        for key in self.wanted.keys().cloned().collect::<Vec<_>>() {
-            if let Err(failure) = self.watch(&mut listener, &key).await {
-                return Ok(Err(failure));
-            }
+        let mut subscribed = BTreeSet::new();
+        let ended = self.listen(&mut listener, &mut subscribed).await;
+        for key in &subscribed {
+            self.hub.ring(key, Ring::Deaf { node: self.place });
         }
-        while !self.wanted.is_empty() {
-            let unwanted =
-                self.wanted.iter().filter_map(|(key, wanted)| Some((wanted.until?, key)));
-            let next = unwanted.min().map(|(until, key)| (until, key.clone()));
-            let done = tokio::select! {
-                biased;
-                heard = listener.heard() => heard.map(|heard| self.ring(&heard)),
-                wish = self.wishes.recv() => {
-                    let Some(wish) = wish else { return Err(Closed) };
-                    let again = match &wish {
-                        Wish::Watch(key) if self.wanted.contains_key(key) => Some(key.clone()),
-                        Wish::Watch(_) | Wish::Unwatch(_) => None,
-                    };
-                    match (self.note(wish), again) {
-                        (Some(key), _) => self.watch(&mut listener, &key).await,
-                        (None, Some(key)) => {
-                            self.hub.ring(&key, Ring::Listening);
-                            Ok(())
-                        }
-                        (None, None) => Ok(()),
-                    }
-                }
-                key = unwanted_at(next) => {
-                    self.wanted.remove(&key);
-                    listener.unwatch(&key).await
+        ended
+    }
+
+    /// Listens for all that is wanted, until nothing is.
+    async fn listen(
+        &mut self,
+        listener: &mut N::Listener,
+        subscribed: &mut BTreeSet<Key>,
+    ) -> Result<Result<(), NodeFailure>, Closed> {
+        loop {
+            self.purge();
+            let unwanted = subscribed.iter().find(|key| !self.wanted.contains_key(*key)).cloned();
+            let missing = self.wanted.keys().find(|key| !subscribed.contains(*key)).cloned();
+            let done = if let Some(key) = unwanted {
+                subscribed.remove(&key);
+                self.unless_closed(listener.unwatch(&key)).await?
+            } else if let Some(key) = missing {
+                let watched = self.unless_closed(listener.watch(&key)).await?;
+                subscribed.insert(key);
+                watched
+            } else if self.wanted.is_empty() {
+                return Ok(Ok(()));
+            } else {
+                self.tell_waiters();
+                let next = self.wanted.values().filter_map(|wanted| wanted.until).min();
+                tokio::select! {
+                    biased;
+                    heard = listener.heard() => heard.map(|heard| self.ring(&heard)),
+                    wish = self.wishes.recv() => Ok(self.note(wish)?),
+                    () = unwanted_at(next) => Ok(()),
                 }
             };
             if let Err(failure) = done {
                 return Ok(Err(failure));
             }
         }
-        Ok(Ok(()))
     }
 
-    async fn watch(&self, listener: &mut N::Listener, key: &Key) -> Result<(), NodeFailure> {
-        listener.watch(key).await?;
-        self.hub.ring(key, Ring::Listening);
-        Ok(())
+    fn tell_waiters(&mut self) {
+        for (key, wanted) in &mut self.wanted {
+            if !wanted.told {
+                wanted.told = true;
+                self.hub.ring(key, Ring::Listening { node: self.place });
+            }
+        }
     }
 
     fn ring(&self, heard: &Heard) {
@@ -284,12 +310,9 @@ impl<N: Node> Ear<N> {
     }
 }
 
-async fn unwanted_at(next: Option<(Instant, Key)>) -> Key {
+async fn unwanted_at(next: Option<Instant>) {
     match next {
-        Some((until, key)) => {
-            sleep_until(until).await;
-            key
-        }
+        Some(until) => sleep_until(until).await,
         None => std::future::pending().await,
     }
 }

@@ -8,7 +8,7 @@
 pub(crate) mod ear;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -31,6 +31,9 @@ use crate::{
 const LOOK_AT_LATEST: Duration = Duration::from_secs(2);
 /// After a release, how much later than its predecessor the next in line tries.
 const TURN: Duration = Duration::from_millis(1);
+/// The most turns that anyone waits after a release. Those who are later than that try together, and
+/// the node that is asked first tells them apart.
+const MAX_TURNS: u32 = 3;
 
 /// For so long after somebody had to wait for it, a lock is expected to be contended still.
 const STILL_CONTENDED: Duration = Duration::from_secs(1);
@@ -52,14 +55,16 @@ pub(crate) struct Queues {
 pub(crate) struct Ticket<'a> {
     queues: &'a Queues,
     key: Key,
-    queue: Arc<AsyncMutex<Head>>,
+    /// Taken out when the ticket is dropped.
+    queue: Option<Arc<AsyncMutex<Head>>>,
 }
 
 /// What the head of a queue knows, and hands on to the next.
 #[derive(Debug, Default)]
 pub(crate) struct Head {
     watch: Option<Watch>,
-    listening: usize,
+    /// The nodes whose announcements are heard.
+    listening: BTreeSet<usize>,
     /// Whether it has looked since it is told of releases.
     has_looked: bool,
     /// How often each node announced a release since this head is the head.
@@ -72,7 +77,7 @@ impl Queues {
     pub(crate) fn enter(&self, key: &Key) -> Ticket<'_> {
         let mut queues = self.by_key.lock().unwrap_or_else(PoisonError::into_inner);
         let queue = Arc::clone(queues.entry(key.clone()).or_default());
-        Ticket { queues: self, key: key.clone(), queue }
+        Ticket { queues: self, key: key.clone(), queue: Some(queue) }
     }
 }
 
@@ -82,6 +87,9 @@ impl Queues {
         let now = Instant::now();
         if contended.len() >= MAX_CONTENDED {
             contended.retain(|_, last| now.saturating_duration_since(*last) < STILL_CONTENDED);
+            if contended.len() >= MAX_CONTENDED {
+                contended.clear();
+            }
         }
         contended.insert(key.clone(), now);
     }
@@ -95,8 +103,9 @@ impl Queues {
 impl Drop for Ticket<'_> {
     fn drop(&mut self) {
         let mut queues = self.queues.by_key.lock().unwrap_or_else(PoisonError::into_inner);
-        // The map's and ours: nobody else is in the queue.
-        if Arc::strong_count(&self.queue) <= 2 {
+        // Given back under the lock: of two that leave together the second one sees the first gone.
+        self.queue = None;
+        if queues.get(&self.key).is_some_and(|queue| Arc::strong_count(queue) == 1) {
             queues.remove(&self.key);
         }
     }
@@ -104,10 +113,10 @@ impl Drop for Ticket<'_> {
 
 impl Ticket<'_> {
     /// Waits until all who came before have had their turn. Cancel safe: the turn passes on.
-    pub(crate) async fn turn(&self) -> OwnedMutexGuard<Head> {
-        let mut head = Arc::clone(&self.queue).lock_owned().await;
+    pub(crate) async fn turn(&self) -> Option<OwnedMutexGuard<Head>> {
+        let mut head = Arc::clone(self.queue.as_ref()?).lock_owned().await;
         head.begin();
-        head
+        Some(head)
     }
 }
 
@@ -116,8 +125,20 @@ impl Head {
         self.heard.clear();
         // What was announced to its predecessors is not news for this one.
         while let Some(Ok(ring)) = self.watch.as_mut().map(|watch| watch.rings.try_recv()) {
-            self.listening =
-                self.listening.saturating_add(usize::from(matches!(ring, Ring::Listening)));
+            self.note(ring);
+        }
+    }
+
+    /// Whose announcements are heard.
+    fn note(&mut self, ring: Ring) {
+        match ring {
+            Ring::Listening { node } => {
+                self.listening.insert(node);
+            }
+            Ring::Deaf { node } => {
+                self.listening.remove(&node);
+            }
+            Ring::Free { .. } => {}
         }
     }
 
@@ -135,26 +156,25 @@ impl Head {
         }
         let by = due_after(HEAR_FIRST);
         self.listen(queues, key);
-        while self.listening < quorum.size() {
+        while self.listening.len() < quorum.size() {
             let Some(watch) = &mut self.watch else { break };
             tokio::select! {
                 biased;
                 ring = watch.rings.recv() => match ring {
-                    Some(Ring::Listening) => self.listening = self.listening.saturating_add(1),
-                    Some(Ring::Free { .. }) => {}
+                    Some(ring) => self.note(ring),
                     None => break,
                 },
                 () = sleep_until(by) => break,
             }
         }
-        self.has_looked = self.listening >= quorum.size();
-        let newcomer = Some(due_after(TURN.saturating_mul(2)));
-        self.wait_until_free(quorum, Duration::MAX, left, newcomer).await
+        self.has_looked = self.listening.len() >= quorum.size();
+        let newcomer = Some(due_after(TURN.saturating_mul(MAX_TURNS.saturating_add(1))));
+        self.wait_until_free(quorum, Duration::MAX, left, newcomer, Vec::new()).await
     }
 
     fn listen(&mut self, queues: &Queues, key: &Key) {
         if self.watch.is_none() {
-            self.listening = 0;
+            self.listening.clear();
             self.has_looked = false;
             self.watch = Some(queues.ears.watch(key));
         }
@@ -171,7 +191,11 @@ impl Head {
     ) -> Order {
         queues.note_contention(key);
         self.listen(queues, key);
-        self.wait_until_free(quorum, free_after(nodes), left, None).await
+        // What the failed attempt had set is released, and announced to ourselves as well.
+        let granted = NodeOutcome::Answered(Answer::Done);
+        let own = nodes.iter().enumerate().filter(|(_, report)| report.outcome == granted);
+        let own = own.map(|(place, _)| place).collect();
+        self.wait_until_free(quorum, free_after(nodes), left, None, own).await
     }
 
     /// Waits for a release, or until `free_after` by itself, or for its `turn`.
@@ -181,6 +205,7 @@ impl Head {
         free_after: Duration,
         left: Duration,
         mut turn: Option<Instant>,
+        mut own: Vec<usize>,
     ) -> Order {
         let free_after = free_after.min(LOOK_AT_LATEST);
         let spread = quorum.entropy.percent().saturating_add(400);
@@ -194,7 +219,11 @@ impl Head {
             let ring = tokio::select! {
                 biased;
                 ring = watch.rings.recv() => ring,
-                () = at(turn) => return Order::First(first),
+                () = at(turn) => {
+                    // Where it is known to be free.
+                    let free = free_on.iter().copied().min().unwrap_or(first);
+                    return Order::First(if free_on.contains(&first) { first } else { free });
+                }
                 // The last time: whoever reads why not wants to know it of every node.
                 () = sleep_until(look), if is_last => return Order::All,
                 () = sleep_until(look) => {
@@ -204,14 +233,12 @@ impl Head {
                 }
             };
             match ring {
-                // The ears are closed: what is left is to look by itself.
-                None => {
-                    sleep_until(look).await;
-                    return Order::All;
-                }
-                Some(Ring::Listening) => {
-                    self.listening = self.listening.saturating_add(1);
-                    if !self.has_looked && self.listening >= quorum.size() {
+                // The ears are closed, and so is the rest.
+                None => return Order::All,
+                Some(Ring::Free { node, .. }) if own.contains(&node) => own.retain(|o| *o != node),
+                Some(ring @ (Ring::Listening { .. } | Ring::Deaf { .. })) => {
+                    self.note(ring);
+                    if !self.has_looked && self.listening.len() >= quorum.size() {
                         // What was released before that was not heard.
                         self.has_looked = true;
                         return Order::First(first);
@@ -237,7 +264,7 @@ impl Head {
 /// How many others are likely to have waited longer: of those that listen one has just released, and
 /// one is this one; each release that this one has waited through let one of them in.
 fn turns_before(listeners: u32, heard: u32) -> u32 {
-    listeners.saturating_sub(2).saturating_sub(heard)
+    listeners.saturating_sub(2).saturating_sub(heard).min(MAX_TURNS)
 }
 
 /// When a quorum of nodes is likely to be free, by what they said. Nodes that were not asked, because
@@ -301,7 +328,7 @@ mod tests {
     fn who_has_waited_through_more_releases_tries_first() {
         // Ten listen: one has just released, nine wait.
         let turns: Vec<u32> = (0..10).map(|heard| turns_before(10, heard)).collect();
-        assert_eq!(turns, [8, 7, 6, 5, 4, 3, 2, 1, 0, 0]);
+        assert_eq!(turns, [3, 3, 3, 3, 3, 3, 2, 1, 0, 0]);
         assert_eq!(turns_before(1, 1), 0);
     }
 }

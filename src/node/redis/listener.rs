@@ -13,7 +13,7 @@ use tokio::{
     time::timeout,
 };
 
-use super::{Task, not_connected, unreachable};
+use super::{Task, not_connected, send, unreachable};
 use crate::{
     node::{Heard, Listener, NodeFailure, sealed::Sealed},
     resource::Key,
@@ -49,17 +49,31 @@ impl RedisListener {
     }
 }
 
+/// Waits until the server has done what was sent before. fred does not wait for the replies to
+/// subscriptions; a refusal is read as the reply to this.
+async fn confirm(client: &Client, limit: Duration) -> Result<(), Error> {
+    send(client, "PING", Vec::new(), limit).await.map(drop)
+}
+
 impl Sealed for RedisListener {}
 
 impl Listener for RedisListener {
     async fn watch(&mut self, key: &Key) -> Result<(), NodeFailure> {
-        let client = self.client.clone();
-        self.ask(client.subscribe(key.as_str())).await
+        let (client, limit) = (self.client.clone(), self.limit);
+        self.ask(async move {
+            client.subscribe(key.as_str()).await?;
+            confirm(&client, limit).await
+        })
+        .await
     }
 
     async fn unwatch(&mut self, key: &Key) -> Result<(), NodeFailure> {
-        let client = self.client.clone();
-        self.ask(client.unsubscribe(key.as_str())).await
+        let (client, limit) = (self.client.clone(), self.limit);
+        self.ask(async move {
+            client.unsubscribe(key.as_str()).await?;
+            confirm(&client, limit).await
+        })
+        .await
     }
 
     async fn heard(&mut self) -> Result<Heard, NodeFailure> {

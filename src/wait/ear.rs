@@ -14,7 +14,7 @@ use std::{
 };
 
 use tokio::{
-    sync::mpsc,
+    sync::{mpsc, watch},
     task::JoinHandle,
     time::{Instant, sleep, sleep_until},
 };
@@ -58,6 +58,7 @@ struct Hub {
     waiting: Mutex<BTreeMap<Key, (u64, mpsc::UnboundedSender<Ring>)>>,
     last_watch: AtomicU64,
     wishes: Mutex<Vec<mpsc::UnboundedSender<Wish>>>,
+    closed: watch::Sender<bool>,
 }
 
 /// A key that is listened for.
@@ -91,20 +92,39 @@ impl Ears {
             wanted: BTreeMap::new(),
             entropy: entropy.clone(),
         };
-        spawner.spawn(ear.run())
+        let mut closed = self.0.closed.subscribe();
+        spawner.spawn(async move {
+            tokio::select! {
+                biased;
+                // Whatever it is about to do then: a node that does not answer holds up no shutdown.
+                _ = closed.wait_for(|closed| *closed) => {}
+                () = ear.run() => {}
+            }
+        })
     }
 
     /// Listens for a key on all nodes.
     pub(super) fn watch(&self, key: &Key) -> Watch {
         let (tx, rings) = mpsc::unbounded_channel();
         let number = self.0.last_watch.fetch_add(1, Ordering::Relaxed);
-        self.0.waiting().insert(key.clone(), (number, tx));
+        {
+            let mut waiting = self.0.waiting();
+            // Otherwise its rings have ended at once.
+            if !*self.0.closed.borrow() {
+                waiting.insert(key.clone(), (number, tx));
+            }
+        }
         self.0.tell(&|| Wish::Watch(key.clone()));
         Watch { rings, key: key.clone(), number, hub: Arc::clone(&self.0) }
     }
 
-    /// Ends the tasks.
+    /// Ends the tasks, and the rings of those who wait.
     pub(crate) fn close(&self) {
+        {
+            let mut waiting = self.0.waiting();
+            self.0.closed.send_replace(true);
+            waiting.clear();
+        }
         self.0.wishes.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 }

@@ -204,11 +204,8 @@ impl Head {
                 }
             };
             match ring {
-                // The ears are closed: what is left is to look by itself.
-                None => {
-                    sleep_until(look).await;
-                    return Order::All;
-                }
+                // The ears are closed, by a shutdown: the next attempt says so.
+                None => return Order::All,
                 Some(Ring::Listening) => {
                     self.listening = self.listening.saturating_add(1);
                     if !self.has_looked && self.listening >= quorum.size() {

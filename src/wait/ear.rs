@@ -244,6 +244,8 @@ impl<N: Node> Ear<N> {
     }
 
     async fn listen_while_wanted(&mut self) -> Result<Result<(), NodeFailure>, Closed> {
+        let now = Instant::now();
+        self.wanted.retain(|_, wanted| wanted.until.is_none_or(|until| until > now));
         while self.wanted.is_empty() {
             let Some(wish) = self.wishes.recv().await else { return Err(Closed) };
             drop(self.note(wish));

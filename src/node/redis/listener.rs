@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use fred::{
     clients::Client,
-    error::Error,
-    interfaces::{EventInterface, PubsubInterface},
-    types::Message,
+    error::{Error, ErrorKind},
+    interfaces::{ClientLike, EventInterface, PubsubInterface},
+    types::{Message, RespVersion, Value},
 };
 use tokio::{
     sync::broadcast::{self, error::RecvError},
@@ -49,10 +49,23 @@ impl RedisListener {
     }
 }
 
-/// Waits until the server has done what was sent before. fred does not wait for the replies to
-/// subscriptions; a refusal is read as the reply to this.
-async fn confirm(client: &Client, limit: Duration) -> Result<(), Error> {
-    send(client, "PING", Vec::new(), limit).await.map(drop)
+/// Waits until the server has done what was sent before, for fred does not wait for the replies to
+/// subscriptions. By its kind the answer tells, without RESP3, whether there is any subscription: an
+/// error that was the reply to one may have been dropped, or be read as the reply to this.
+async fn confirm(client: &Client, limit: Duration) -> Result<Subscribed, Error> {
+    let pong = send(client, "PING", Vec::new(), limit).await?;
+    let is_plain = !matches!(pong, Value::Array(_));
+    Ok(if is_plain && client.protocol_version() == RespVersion::RESP2 {
+        Subscribed::ToNothing
+    } else {
+        Subscribed::AsAsked
+    })
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Subscribed {
+    AsAsked,
+    ToNothing,
 }
 
 impl Sealed for RedisListener {}
@@ -62,7 +75,12 @@ impl Listener for RedisListener {
         let (client, limit) = (self.client.clone(), self.limit);
         self.ask(async move {
             client.subscribe(key.as_str()).await?;
-            confirm(&client, limit).await
+            match confirm(&client, limit).await? {
+                Subscribed::AsAsked => Ok(()),
+                Subscribed::ToNothing => {
+                    Err(Error::new(ErrorKind::Auth, "the server refuses the subscription"))
+                }
+            }
         })
         .await
     }
@@ -71,7 +89,7 @@ impl Listener for RedisListener {
         let (client, limit) = (self.client.clone(), self.limit);
         self.ask(async move {
             client.unsubscribe(key.as_str()).await?;
-            confirm(&client, limit).await
+            confirm(&client, limit).await.map(drop)
         })
         .await
     }

@@ -90,10 +90,12 @@ impl Redlock {
         Self { inner: Arc::new(Inner { quorum, defaults, key_prefix, watchdog, queues, tasks }) }
     }
 
-    /// Acquires the lock, trying again with pauses of 10 ms to 300 ms until it is free.
+    /// Acquires the lock, waiting until it is free.
     ///
-    /// Gives up after the builder's [`wait`](crate::RedlockBuilder::wait), 30 s by default. No order among
-    /// waiters is promised.
+    /// Gives up after the builder's [`wait`](crate::RedlockBuilder::wait), 30 s by default. Those who
+    /// wait with the same `Redlock`, or with clones of it, get in by arrival; between processes no
+    /// order is promised, and it is nearly that. A waiter is woken by the holder's release, and tries
+    /// by itself when the nodes said that the lock will have expired, every 2.5 s at the latest.
     ///
     /// # Errors
     ///

@@ -19,6 +19,7 @@ mod differential;
 mod locking;
 mod holding;
 mod scope;
+mod waiting;
 mod inputs;
 mod connecting;
 #[cfg(feature = "rustls")]

@@ -29,6 +29,7 @@ mod conformance;
 mod behaviours;
 mod holding;
 mod assumptions;
+mod waiting;
 mod plan;
 mod run;
 mod volume;

@@ -8,7 +8,7 @@ use std::{future::poll_fn, pin::pin, task::Poll, time::Duration};
 use futures::future::maybe_done;
 use quorumlock::{
     Key, OwnerId,
-    node::{Answer, Link, LinkId, Node, NodeFailure, Operation, Outcome, SendAs},
+    node::{Answer, Heard, Link, LinkId, Listener, Node, NodeFailure, Operation, Outcome, SendAs},
 };
 
 /// One node, and what may happen to it from outside.
@@ -84,6 +84,16 @@ macro_rules! conformance_tests {
             a_dead_server_is_unreachable
             a_closed_link_leaves_no_client
             a_dropped_link_leaves_no_client
+            a_listener_hears_a_release_and_how_many_listen
+            a_listener_does_not_hear_what_was_released_before
+            a_listener_does_not_hear_releases_that_release_nothing
+            a_listener_does_not_hear_of_other_keys
+            a_listener_hears_nothing_more_after_unwatching
+            a_listener_hears_of_every_key_that_it_watches
+            watching_at_a_frozen_server_fails_in_time
+            a_listener_whose_connection_was_killed_ends
+            a_listener_at_a_crashed_server_ends
+            a_dropped_listener_leaves_no_client
         }
     };
     (@each $test:meta, $world:expr; $($behaviour:ident)*) => {
@@ -437,5 +447,117 @@ pub async fn a_closed_link_leaves_no_client(world: &impl World) {
 
 pub async fn a_dropped_link_leaves_no_client(world: &impl World) {
     drop(connect(world).await);
+    eventually("the client's end", || world.clients().is_empty()).await;
+}
+
+type ListenerOf<W> = <<W as World>::Node as Node>::Listener;
+
+async fn listen<W: World>(world: &W) -> ListenerOf<W> {
+    let mut listener = world.node().listen().await.expect("a connection");
+    listener.watch(&Key::new(KEY)).await.expect("watched");
+    listener
+}
+
+async fn hears(listener: &mut impl Listener) -> Heard {
+    let heard = tokio::time::timeout(SOON, listener.heard()).await;
+    heard.expect("waited in vain for a release").expect("connected")
+}
+
+async fn hears_nothing(listener: &mut impl Listener) {
+    let heard = tokio::time::timeout(SHORT, listener.heard()).await;
+    assert!(heard.is_err(), "{heard:?}");
+}
+
+async fn ends(listener: &mut impl Listener) {
+    let heard = tokio::time::timeout(SOON, listener.heard()).await;
+    let heard = heard.expect("waited in vain for the end of the listener");
+    assert!(heard.is_err(), "{heard:?}");
+}
+
+/// Acquires and releases a key.
+async fn come_and_go(link: &impl Link, key: &str) {
+    let (key, owner) = (Key::new(key), OwnerId::random());
+    let acquire = Operation::Acquire { key: key.clone(), owner, ttl_ms: ms(LONG) };
+    assert_eq!(ask(link, acquire).await, Ok(Answer::Done));
+    assert_eq!(ask(link, Operation::Release { key, owner }).await, Ok(Answer::Done));
+}
+
+pub async fn a_listener_hears_a_release_and_how_many_listen(world: &impl World) {
+    let (link, mut first) = (connect(world).await, listen(world).await);
+    come_and_go(&link, KEY).await;
+    assert_eq!(hears(&mut first).await, Heard { key: Key::new(KEY), listeners: 1 });
+
+    let mut second = listen(world).await;
+    come_and_go(&link, KEY).await;
+    for listener in [&mut first, &mut second] {
+        assert_eq!(hears(listener).await, Heard { key: Key::new(KEY), listeners: 2 });
+        hears_nothing(listener).await;
+    }
+}
+
+pub async fn a_listener_does_not_hear_what_was_released_before(world: &impl World) {
+    let link = connect(world).await;
+    come_and_go(&link, KEY).await;
+    hears_nothing(&mut listen(world).await).await;
+}
+
+pub async fn a_listener_does_not_hear_releases_that_release_nothing(world: &impl World) {
+    let (link, mut listener) = (connect(world).await, listen(world).await);
+    assert_eq!(ask(&link, release(OwnerId::random())).await, Ok(Answer::Missing));
+    world.set(KEY, SOMEONE, Some(LONG));
+    assert_taken_for_at_most(&ask(&link, release(OwnerId::random())).await, LONG);
+    hears_nothing(&mut listener).await;
+}
+
+pub async fn a_listener_does_not_hear_of_other_keys(world: &impl World) {
+    let (link, mut listener) = (connect(world).await, listen(world).await);
+    come_and_go(&link, "lock:b").await;
+    hears_nothing(&mut listener).await;
+}
+
+pub async fn a_listener_hears_nothing_more_after_unwatching(world: &impl World) {
+    let (link, mut listener) = (connect(world).await, listen(world).await);
+    listener.unwatch(&Key::new(KEY)).await.expect("unwatched");
+    come_and_go(&link, KEY).await;
+    hears_nothing(&mut listener).await;
+    listener.watch(&Key::new(KEY)).await.expect("watched again");
+    come_and_go(&link, KEY).await;
+    hears(&mut listener).await;
+}
+
+pub async fn a_listener_hears_of_every_key_that_it_watches(world: &impl World) {
+    let (link, mut listener) = (connect(world).await, listen(world).await);
+    listener.watch(&Key::new("lock:b")).await.expect("watched");
+    for key in [KEY, "lock:b", KEY] {
+        come_and_go(&link, key).await;
+        assert_eq!(hears(&mut listener).await.key, Key::new(key));
+    }
+}
+
+pub async fn watching_at_a_frozen_server_fails_in_time(world: &impl World) {
+    let mut listener = listen(world).await;
+    world.freeze();
+    let watched = tokio::time::timeout(SOON, listener.watch(&Key::new("lock:b"))).await;
+    let watched = watched.expect("bounded by the listener itself");
+    assert!(watched.is_err(), "nobody can have said so");
+    world.thaw();
+}
+
+pub async fn a_listener_whose_connection_was_killed_ends(world: &impl World) {
+    let mut listener = listen(world).await;
+    let clients = world.clients();
+    assert_eq!(clients.len(), 1, "the listener's: {clients:?}");
+    world.kill_client(clients[0]);
+    ends(&mut listener).await;
+}
+
+pub async fn a_listener_at_a_crashed_server_ends(world: &impl World) {
+    let mut listener = listen(world).await;
+    world.crash();
+    ends(&mut listener).await;
+}
+
+pub async fn a_dropped_listener_leaves_no_client(world: &impl World) {
+    drop(listen(world).await);
     eventually("the client's end", || world.clients().is_empty()).await;
 }

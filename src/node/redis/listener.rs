@@ -4,16 +4,16 @@ use std::time::Duration;
 
 use fred::{
     clients::Client,
-    error::Error,
-    interfaces::{EventInterface, PubsubInterface},
-    types::Message,
+    error::{Error, ErrorKind},
+    interfaces::{ClientLike, EventInterface, PubsubInterface},
+    types::{Message, RespVersion, Value},
 };
 use tokio::{
     sync::broadcast::{self, error::RecvError},
     time::timeout,
 };
 
-use super::{Task, not_connected, unreachable};
+use super::{Task, not_connected, send, unreachable};
 use crate::{
     node::{Heard, Listener, NodeFailure, sealed::Sealed},
     resource::Key,
@@ -49,17 +49,49 @@ impl RedisListener {
     }
 }
 
+/// Waits until the server has done what was sent before, for fred does not wait for the replies to
+/// subscriptions. By its kind the answer tells, without RESP3, whether there is any subscription: an
+/// error that was the reply to one may have been dropped, or be read as the reply to this.
+async fn confirm(client: &Client, limit: Duration) -> Result<Subscribed, Error> {
+    let pong = send(client, "PING", Vec::new(), limit).await?;
+    let is_plain = !matches!(pong, Value::Array(_));
+    Ok(if is_plain && client.protocol_version() == RespVersion::RESP2 {
+        Subscribed::ToNothing
+    } else {
+        Subscribed::AsAsked
+    })
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Subscribed {
+    AsAsked,
+    ToNothing,
+}
+
 impl Sealed for RedisListener {}
 
 impl Listener for RedisListener {
     async fn watch(&mut self, key: &Key) -> Result<(), NodeFailure> {
-        let client = self.client.clone();
-        self.ask(client.subscribe(key.as_str())).await
+        let (client, limit) = (self.client.clone(), self.limit);
+        self.ask(async move {
+            client.subscribe(key.as_str()).await?;
+            match confirm(&client, limit).await? {
+                Subscribed::AsAsked => Ok(()),
+                Subscribed::ToNothing => {
+                    Err(Error::new(ErrorKind::Auth, "the server refuses the subscription"))
+                }
+            }
+        })
+        .await
     }
 
     async fn unwatch(&mut self, key: &Key) -> Result<(), NodeFailure> {
-        let client = self.client.clone();
-        self.ask(client.unsubscribe(key.as_str())).await
+        let (client, limit) = (self.client.clone(), self.limit);
+        self.ask(async move {
+            client.unsubscribe(key.as_str()).await?;
+            confirm(&client, limit).await.map(drop)
+        })
+        .await
     }
 
     async fn heard(&mut self) -> Result<Heard, NodeFailure> {

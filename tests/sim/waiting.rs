@@ -1,0 +1,202 @@
+//! Waiting in virtual time: in which order, and what it costs, to the millisecond.
+//!
+//! Messages take 1 ms one way.
+
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use quorumlock::{
+    LockGuard, LockOptions, Redlock,
+    sim::{LinkFaults, SimClient, SimCluster},
+};
+use tokio::{
+    task::JoinHandle,
+    time::{Instant, sleep},
+};
+
+const MS: fn(u64) -> Duration = Duration::from_millis;
+const ROUND_TRIP: Duration = Duration::from_millis(2);
+/// At the latest then a waiter looks by itself.
+const CAP: Duration = Duration::from_millis(2_500);
+/// To look at one node, and then at the others.
+const TRY: Duration = Duration::from_millis(4);
+const KEY: &str = "quorumlock:lock:r";
+/// So long that nothing is renewed during a test.
+const LONG: Duration = Duration::from_secs(60);
+
+async fn process(cluster: &SimCluster) -> (SimClient, Redlock) {
+    let client = cluster.client();
+    let redlock = Redlock::builder().sim_client(&client).connect().await.unwrap();
+    (client, redlock)
+}
+
+async fn hold(redlock: &Redlock) -> LockGuard {
+    redlock.acquire_with("r", LockOptions::new().ttl(LONG)).await.unwrap()
+}
+
+fn wait(redlock: &Redlock) -> JoinHandle<(LockGuard, Instant)> {
+    let redlock = redlock.clone();
+    tokio::spawn(async move { (hold(&redlock).await, Instant::now()) })
+}
+
+/// Many who wait in one process, and release as soon as they got in. The order in which they did.
+async fn pass_on(redlock: &Redlock, held: LockGuard, waiters: usize) -> Vec<usize> {
+    let got_in = Arc::new(Mutex::new(Vec::new()));
+    let tasks: Vec<_> = (0..waiters)
+        .map(|number| {
+            let (redlock, got_in) = (redlock.clone(), Arc::clone(&got_in));
+            tokio::spawn(async move {
+                let options = LockOptions::new().wait_timeout(Duration::from_secs(600));
+                let guard = redlock.acquire_with("r", options).await.unwrap();
+                got_in.lock().unwrap().push(number);
+                guard.release().await.unwrap();
+            })
+        })
+        .collect();
+    sleep(MS(100)).await;
+    held.release().await.unwrap();
+    for task in tasks {
+        task.await.unwrap();
+    }
+    let order = got_in.lock().unwrap().clone();
+    order
+}
+
+// Field case 43.
+#[tokio::test(start_paused = true)]
+async fn a_thousand_who_wait_in_one_process_get_in_by_arrival_at_the_cost_of_one_each() {
+    let mut costs = Vec::new();
+    for waiters in [1, 1_000] {
+        let cluster = SimCluster::new(3);
+        let ((_, holder), (_, waiter)) = (process(&cluster).await, process(&cluster).await);
+        let held = hold(&holder).await;
+        let before = cluster.operations();
+        let order = pass_on(&waiter, held, waiters).await;
+        assert_eq!(order, (0..waiters).collect::<Vec<_>>());
+        costs.push((cluster.operations() - before) / waiters as u64);
+    }
+    assert!(costs[1] <= costs[0], "{costs:?} operations for each of one and of many");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_waiter_holds_the_lock_three_round_trips_after_its_release() {
+    let cluster = SimCluster::new(3);
+    let ((_, holder), (_, waiter)) = (process(&cluster).await, process(&cluster).await);
+    let held = hold(&holder).await;
+    let waiting = wait(&waiter);
+    sleep(MS(1_000)).await;
+    let released = Instant::now();
+    held.release().await.unwrap();
+    let (_guard, got_in) = waiting.await.unwrap();
+    // The release and its announcement, the node that is asked first, the others.
+    assert_eq!(got_in - released, ROUND_TRIP + TRY);
+}
+
+// Field case 26: what was not heard costs time, and never the lock.
+#[tokio::test(start_paused = true)]
+async fn a_lost_announcement_costs_at_most_the_cap() {
+    for reset in [false, true] {
+        let cluster = SimCluster::new(3);
+        let ((_, holder), (client, waiter)) = (process(&cluster).await, process(&cluster).await);
+        let held = hold(&holder).await;
+        let waiting = wait(&waiter);
+        sleep(MS(1_000)).await;
+        let released = Instant::now();
+        for node in 0..3 {
+            if reset {
+                client.reset_link(node);
+            } else {
+                let mut deaf = LinkFaults::default();
+                deaf.lose_reply = 100;
+                client.set_link(node, deaf);
+            }
+        }
+        held.release().await.unwrap();
+        (0..3).for_each(|node| client.set_link(node, LinkFaults::default()));
+        let (_guard, got_in) = waiting.await.unwrap();
+        let took = got_in - released;
+        assert!(took > MS(10), "it was heard: {took:?}");
+        assert!(took <= CAP + TRY, "{took:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_who_waits_for_a_dead_client_tries_when_a_quorum_is_free() {
+    let cluster = SimCluster::new(3);
+    let ((dead, holder), (_, waiter)) = (process(&cluster).await, process(&cluster).await);
+    let ttl = MS(1_000);
+    let held = holder.acquire_with("r", LockOptions::new().ttl(ttl)).await.unwrap();
+    let acquired = Instant::now();
+    dead.kill();
+    let before = cluster.operations();
+    let (_guard, got_in) = wait(&waiter).await.unwrap();
+    let took = got_in - acquired;
+    assert!(took >= ttl - ROUND_TRIP, "{took:?}");
+    assert!(took <= ttl + ttl / 4 + ROUND_TRIP + TRY, "{took:?}");
+    assert!(cluster.operations() - before < 12, "{} operations", cluster.operations() - before);
+    drop(held);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_that_is_left_over_on_any_one_node_keeps_nobody_out() {
+    for node in 0..3 {
+        let cluster = SimCluster::new(3);
+        cluster.set_key(node, KEY, Some("left over"), None);
+        let ((_, holder), (_, waiter)) = (process(&cluster).await, process(&cluster).await);
+        let held = hold(&holder).await;
+        let waiting = wait(&waiter);
+        sleep(MS(1_000)).await;
+        let released = Instant::now();
+        held.release().await.unwrap();
+        let (_guard, got_in) = waiting.await.unwrap();
+        assert!(got_in - released <= CAP + 2 * ROUND_TRIP + TRY, "{node}: {:?}", got_in - released);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_processes_take_turns() {
+    let cluster = SimCluster::new(3);
+    let got_in = Arc::new(Mutex::new(Vec::new()));
+    let mut tasks = Vec::new();
+    for number in 0..2 {
+        let (_, redlock) = process(&cluster).await;
+        let got_in = Arc::clone(&got_in);
+        tasks.push(tokio::spawn(async move {
+            let end = Instant::now() + Duration::from_secs(2);
+            while Instant::now() < end {
+                let guard = redlock.acquire("r").await.unwrap();
+                got_in.lock().unwrap().push(number);
+                sleep(MS(5)).await;
+                guard.release().await.unwrap();
+            }
+        }));
+    }
+    for task in tasks {
+        task.await.unwrap();
+    }
+    let got_in = got_in.lock().unwrap();
+    let (all, first) = (got_in.len(), got_in.iter().filter(|number| **number == 0).count());
+    assert!(all > 50, "{all}");
+    assert!(first * 5 >= all * 2 && first * 5 <= all * 3, "{first} of {all}");
+    let changes = got_in.windows(2).filter(|pair| pair[0] != pair[1]).count();
+    assert!(changes * 10 >= all * 8, "{changes} changes in {all}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn shutting_down_ends_those_who_wait_at_once() {
+    let cluster = SimCluster::new(3);
+    let ((_, holder), (_, waiter)) = (process(&cluster).await, process(&cluster).await);
+    let _held = hold(&holder).await;
+    let wait = |redlock: Redlock| tokio::spawn(async move { redlock.acquire("r").await });
+    let waiting: Vec<_> = (0..3).map(|_| wait(waiter.clone())).collect();
+    sleep(MS(1_000)).await;
+    let started = Instant::now();
+    waiter.shutdown().await;
+    for task in waiting {
+        let error = task.await.unwrap().unwrap_err();
+        assert_eq!(error, quorumlock::AcquireError::ShutDown);
+    }
+    assert!(started.elapsed() < MS(50), "{:?}", started.elapsed());
+}

@@ -60,8 +60,7 @@ async fn pass_on(redlock: &Redlock, held: LockGuard, waiters: usize) -> Vec<usiz
     for task in tasks {
         task.await.unwrap();
     }
-    let order = got_in.lock().unwrap().clone();
-    order
+    got_in.lock().unwrap().clone()
 }
 
 // Field case 43.

@@ -1,0 +1,613 @@
+//! The mutants. Each breaks one rule by one edit.
+
+/// The library with one rule broken.
+pub(crate) struct Mutant {
+    pub(crate) name: &'static str,
+    /// What is true of the library and not of the mutant.
+    pub(crate) rule: &'static str,
+    pub(crate) file: &'static str,
+    /// What is in the file, exactly once.
+    pub(crate) text: &'static str,
+    pub(crate) instead: &'static str,
+    pub(crate) witness: Witness,
+}
+
+/// Who has to notice.
+#[derive(Clone, Copy)]
+pub(crate) enum Witness {
+    /// A schedule of the simulation, or else a unit test.
+    Simulation,
+    /// A test on real servers with this in its name.
+    Servers(&'static str),
+}
+
+use Witness::{Servers, Simulation};
+
+pub(crate) const MUTANTS: &[Mutant] = &[
+    // Counting votes.
+    Mutant {
+        name: "half_is_a_quorum",
+        rule: "a quorum is a strict majority",
+        file: "src/quorum/tally.rs",
+        text: "nodes.saturating_div(2).saturating_add(1)",
+        instead: "nodes.saturating_div(2)",
+        witness: Simulation,
+    },
+    Mutant {
+        name: "quorum_of_those_that_answered",
+        rule: "the quorum is of the configured nodes, whoever is away",
+        file: "src/quorum/tally.rs",
+        text: "let quorum = quorum(self.nodes);
+        if self.yes >= quorum {
+            return Some(Vote::Granted);",
+        instead: "let quorum = quorum(self.nodes.saturating_sub(self.unknown));
+        if self.yes >= quorum {
+            return Some(Vote::Granted);",
+        witness: Simulation,
+    },
+    Mutant {
+        name: "unknown_is_a_yes",
+        rule: "an unknown outcome is no grant",
+        file: "src/quorum/tally.rs",
+        text: "NodeOutcome::Failed(_) => &mut tally.unknown,",
+        instead: "NodeOutcome::Failed(_) => &mut tally.yes,",
+        witness: Simulation,
+    },
+    Mutant {
+        name: "unknown_is_a_no",
+        rule: "an unknown outcome is no refusal: a lock is not lost because nodes are silent",
+        file: "src/quorum/tally.rs",
+        text: "NodeOutcome::Failed(_) => &mut tally.unknown,",
+        instead: "NodeOutcome::Failed(_) => &mut tally.no,",
+        witness: Simulation,
+    },
+    Mutant {
+        name: "missing_is_a_yes",
+        rule: "a node without the key has not prolonged it",
+        file: "src/quorum/tally.rs",
+        text: "NodeOutcome::Answered(Answer::Done) => &mut tally.yes,
+                NodeOutcome::Answered(Answer::Missing | Answer::Taken { .. }) => &mut tally.no,",
+        instead: "NodeOutcome::Answered(Answer::Done | Answer::Missing) => &mut tally.yes,
+                NodeOutcome::Answered(Answer::Taken { .. }) => &mut tally.no,",
+        witness: Simulation,
+    },
+    Mutant {
+        name: "taken_is_a_yes",
+        rule: "a node that has another's key has not granted",
+        file: "src/quorum/tally.rs",
+        text: "NodeOutcome::Answered(Answer::Done) => &mut tally.yes,
+                NodeOutcome::Answered(Answer::Missing | Answer::Taken { .. }) => &mut tally.no,",
+        instead: "NodeOutcome::Answered(Answer::Done | Answer::Taken { .. }) => &mut tally.yes,
+                NodeOutcome::Answered(Answer::Missing) => &mut tally.no,",
+        witness: Simulation,
+    },
+    Mutant {
+        name: "gone_by_a_minority",
+        rule: "a lock is gone only when no majority can have it",
+        file: "src/quorum/tally.rs",
+        text: "self.nodes.saturating_sub(quorum).saturating_add(1)",
+        instead: "self.nodes.saturating_sub(quorum)",
+        witness: Simulation,
+    },
+    // Validity.
+    Mutant {
+        name: "drift_added",
+        rule: "validity ends before the keys do, by the clocks' drift",
+        file: "src/validity.rs",
+        text: "started.plus(ttl.saturating_sub(drift.over(ttl)))",
+        instead: "started.plus(ttl.saturating_add(drift.over(ttl)))",
+        witness: Simulation,
+    },
+    Mutant {
+        name: "drift_ignored",
+        rule: "validity allows for nodes whose clocks run faster",
+        file: "src/validity.rs",
+        text: "started.plus(ttl.saturating_sub(drift.over(ttl)))",
+        instead: "started.plus(ttl)",
+        witness: Simulation,
+    },
+    Mutant {
+        name: "validity_from_the_decision",
+        rule: "validity is counted from before the first node is asked",
+        file: "src/quorum/acquire.rs",
+        text: "valid_until: valid_until(started, terms.ttl, terms.drift)",
+        instead: "valid_until: valid_until(quorum.clock.now(), terms.ttl, terms.drift)",
+        witness: Simulation,
+    },
+    Mutant {
+        name: "clock_read_after_the_replies",
+        rule: "the clock is read before anything is sent",
+        file: "src/quorum/acquire.rs",
+        text: "    let vote = vote.unwrap_or(Vote::NoQuorum);
+",
+        instead: "    let vote = vote.unwrap_or(Vote::NoQuorum);
+    let started = quorum.clock.now();
+",
+        witness: Simulation,
+    },
+    Mutant {
+        name: "granted_although_used_up",
+        rule: "a grant that came too late is no lock",
+        file: "src/quorum/acquire.rs",
+        text: "if is_valid { Ok(()) } else { Err(Refusal::ValidityUsedUp) }",
+        instead: "if is_valid { Ok(()) } else { Ok(()) }",
+        witness: Simulation,
+    },
+    Mutant {
+        name: "key_shorter_than_validity",
+        rule: "the keys live for the ttl that validity is counted of",
+        file: "src/quorum/acquire.rs",
+        text: "(Claim::new(quorum, key, terms), millis(terms.ttl));",
+        instead: "(Claim::new(quorum, key, terms), millis(terms.ttl).saturating_mul(19) / 20);",
+        witness: Simulation,
+    },
+    Mutant {
+        name: "guard_always_valid",
+        rule: "a guard's validity ends",
+        file: "src/lease.rs",
+        text: "if state.end.is_some() { Duration::ZERO } else { state.valid_until.since(state.claim.now()) }",
+        instead: "if state.end.is_some() { Duration::ZERO } else { Duration::from_secs(1) }",
+        witness: Simulation,
+    },
+    // Extending.
+    Mutant {
+        name: "extended_from_the_decision",
+        rule: "an extension is counted from before the first node is asked",
+        file: "src/lease.rs",
+        text: "Renewed::Until(until.max(valid_until(started, terms.ttl, terms.drift)))",
+        instead: "Renewed::Until(until.max(valid_until(now, terms.ttl, terms.drift)))",
+        witness: Simulation,
+    },
+    Mutant {
+        name: "extended_after_the_end",
+        rule: "an extension that came after the end of validity brings nothing back",
+        file: "src/lease.rs",
+        text: "        _ if now >= until => Renewed::Lost,
+",
+        instead: "",
+        witness: Simulation,
+    },
+    Mutant {
+        name: "extended_without_a_verdict",
+        rule: "an extension takes a majority that had the key",
+        file: "src/lease.rs",
+        text: "Verdict::Unknown => Renewed::Inconclusive { remaining: until.since(now) },",
+        instead: "Verdict::Unknown => Renewed::Until(until.max(valid_until(started, terms.ttl, terms.drift))),",
+        witness: Simulation,
+    },
+    Mutant {
+        name: "extension_shrinks_validity",
+        rule: "an extension by a short ttl takes nothing away",
+        file: "src/lease.rs",
+        text: "Renewed::Until(until.max(valid_until(started, terms.ttl, terms.drift)))",
+        instead: "Renewed::Until(valid_until(started, terms.ttl, terms.drift))",
+        witness: Simulation,
+    },
+    Mutant {
+        name: "lost_and_still_valid",
+        rule: "a guard that was told of the loss is not valid any more",
+        file: "src/lease.rs",
+        text: "            Renewed::Lost => {
+                state.end_lease(true);
+",
+        instead: "            Renewed::Lost => {
+",
+        witness: Simulation,
+    },
+    // Owner ids.
+    Mutant {
+        name: "owner_id_reused",
+        rule: "each attempt has an owner id of its own",
+        file: "src/quorum/claim.rs",
+        text: "let owner = OwnerId::from_entropy(&quorum.entropy);",
+        instead: "let address = Arc::as_ptr(quorum).addr();
+        let rng = rand::SeedableRng::seed_from_u64(u64::try_from(address).unwrap_or_default());
+        let entropy = crate::entropy::Entropy::Seeded(Arc::new(std::sync::Mutex::new(rng)));
+        let owner = OwnerId::from_entropy(&entropy);",
+        witness: Simulation,
+    },
+    // Taking back what a round has set.
+    Mutant {
+        name: "timeout_means_not_run",
+        rule: "what timed out may still run, and is released",
+        file: "src/node/mod.rs",
+        text: "Self::Timeout { .. } | Self::Disconnected { .. } | Self::Rejected { .. } => true,
+            Self::Unreachable { .. }",
+        instead: "Self::Disconnected { .. } | Self::Rejected { .. } => true,
+            Self::Timeout { .. }
+            | Self::Unreachable { .. }",
+        witness: Simulation,
+    },
+    Mutant {
+        name: "lost_connection_means_not_run",
+        rule: "what was sent on a connection that was lost may have run, and is released",
+        file: "src/node/mod.rs",
+        text: "Self::Timeout { .. } | Self::Disconnected { .. } | Self::Rejected { .. } => true,
+            Self::Unreachable { .. }",
+        instead: "Self::Timeout { .. } | Self::Rejected { .. } => true,
+            Self::Disconnected { .. }
+            | Self::Unreachable { .. }",
+        witness: Simulation,
+    },
+    Mutant {
+        name: "pending_not_unwound",
+        rule: "a node that has not answered yet is told to release",
+        file: "src/quorum/claim.rs",
+        text: "NodeOutcome::Pending | NodeOutcome::Answered(Answer::Done) => true,
+        NodeOutcome::Answered(Answer::Missing | Answer::Taken { .. }) => false,",
+        instead: "NodeOutcome::Answered(Answer::Done) => true,
+        NodeOutcome::Pending | NodeOutcome::Answered(Answer::Missing | Answer::Taken { .. }) => false,",
+        witness: Simulation,
+    },
+    Mutant {
+        name: "granted_not_unwound",
+        rule: "a refused attempt is released where it was granted",
+        file: "src/quorum/claim.rs",
+        text: "NodeOutcome::Pending | NodeOutcome::Answered(Answer::Done) => true,
+        NodeOutcome::Answered(Answer::Missing | Answer::Taken { .. }) => false,",
+        instead: "NodeOutcome::Pending => true,
+        NodeOutcome::Answered(_) => false,",
+        witness: Simulation,
+    },
+    Mutant {
+        name: "released_only_where_granted",
+        rule: "stragglers are told of the release, too",
+        file: "src/quorum/claim.rs",
+        text: "refilled.contains(&place) || may_hold(outcome);",
+        instead: "refilled.contains(&place) || *outcome == NodeOutcome::Answered(Answer::Done);",
+        witness: Simulation,
+    },
+    Mutant {
+        name: "round_given_up_as_never_sent",
+        rule: "a round that ran out of time has been sent all the same",
+        file: "src/quorum/round.rs",
+        text: "self.give_up(&NodeFailure::Timeout { after: limit });",
+        instead: "self.give_up(&NodeFailure::Unresponsive);",
+        witness: Simulation,
+    },
+    Mutant {
+        name: "dropped_without_release",
+        rule: "a claim that is dropped is released",
+        file: "src/quorum/claim.rs",
+        text: "        if !self.released {
+",
+        instead: "        if false {
+",
+        witness: Simulation,
+    },
+    Mutant {
+        name: "release_unheard_is_fine",
+        rule: "a release is confirmed by a majority or not at all",
+        file: "src/lease.rs",
+        text: "            Verdict::Ours if !lost => Ok(()),
+            Verdict::Unknown if !lost => {
+                Err(ReleaseError::Unconfirmed { nodes: nodes(&mut round) })
+            }",
+        instead: "            Verdict::Ours | Verdict::Unknown if !lost => Ok(()),",
+        witness: Simulation,
+    },
+    // What is owed to a node.
+    Mutant {
+        name: "owed_until_first_silence",
+        rule: "a release stays owed until the node answered it",
+        file: "src/lane/ledger.rs",
+        text: "entry.on_the_wire = false;
+            if let Some(reply_to) = entry.reply_to.take() {
+                reply_to.send(Err(failure));
+            }",
+        instead: "if let Some(reply_to) = entry.reply_to.take() {
+                reply_to.send(Err(failure));
+            }
+            self.missed = self.missed.saturating_sub(usize::from(entry.missed));
+            self.entries.remove(&owner);
+            self.count.store(self.entries.len(), Ordering::Relaxed);",
+        witness: Simulation,
+    },
+    Mutant {
+        name: "lost_release_on_the_wire_for_ever",
+        rule: "a release that was lost with its connection is sent again",
+        file: "src/lane/ledger.rs",
+        text: "entry.on_the_wire = false;",
+        instead: "",
+        witness: Simulation,
+    },
+    Mutant {
+        name: "owed_not_sent_to_a_node_that_is_back",
+        rule: "a node that is back is sent what it is owed",
+        file: "src/lane/ledger.rs",
+        text: "self.missed = self.entries.len();
+        self.send_again();",
+        instead: "self.missed = self.entries.len();",
+        witness: Simulation,
+    },
+    Mutant {
+        name: "unknown_script_settles_a_release",
+        rule: "a node that has forgotten the scripts has released nothing",
+        file: "src/lane/worker.rs",
+        text: "self.send(Call::Release { owner, sent_as: SendAs::Text });",
+        instead: "self.ledger.settle(owner, outcome);",
+        witness: Simulation,
+    },
+    Mutant {
+        name: "shut_down_with_debts",
+        rule: "a lane outlives its handles until what it owes is answered, or for 2 s",
+        file: "src/lane/worker.rs",
+        text: "let idle = self.calls.is_empty() && self.ledger.len() == 0;",
+        instead: "let idle = true;",
+        witness: Simulation,
+    },
+    // Order.
+    Mutant {
+        name: "late_commands_not_cut_off",
+        rule: "a new connection has the old one closed unread",
+        file: "src/lane/worker.rs",
+        text: "Connection::attempt(&self.node, self.stale.clone(), delay, cause)",
+        instead: "Connection::attempt(&self.node, Vec::new(), delay, cause)",
+        witness: Simulation,
+    },
+    Mutant {
+        name: "old_connection_forgotten_by_a_failed_attempt",
+        rule: "the old connection is remembered until a new one was made",
+        file: "src/lane/worker.rs",
+        text: "Connection::attempt(&self.node, self.stale.clone(), delay, cause)",
+        instead: "Connection::attempt(&self.node, std::mem::take(&mut self.stale), delay, cause)",
+        witness: Simulation,
+    },
+    Mutant {
+        name: "acquire_sent_again_behind_its_release",
+        rule: "an acquire that met a flushed script is not sent again behind its release",
+        file: "src/lane/worker.rs",
+        text: "if unknown_script && vote.sent_as == SendAs::Digest && !vote.disowned {",
+        instead: "if unknown_script && vote.sent_as == SendAs::Digest {",
+        witness: Simulation,
+    },
+    Mutant {
+        name: "release_overtakes_its_acquire",
+        rule: "a release goes out after the acquires of its owner that were asked for before",
+        file: "src/lane/calls.rs",
+        text: "self.unanswered.insert(id, call);
+        self.answers.push(Box::pin(async move { (id, answer.await) }));",
+        instead: "let is_vote = matches!(call, Call::Vote(_));
+        self.unanswered.insert(id, call);
+        self.answers.push(Box::pin(async move {
+            if is_vote {
+                tokio::task::yield_now().await;
+            }
+            (id, answer.await)
+        }));",
+        witness: Simulation,
+    },
+    Mutant {
+        name: "out_of_step_connection_kept",
+        rule: "a connection whose replies are out of step is given up",
+        file: "src/lane/worker.rs",
+        text: "Err(NodeFailure::Disconnected { cause }) => self.lose_link(&cause.clone()),",
+        instead: "",
+        witness: Simulation,
+    },
+    Mutant {
+        name: "silence_never_ends",
+        rule: "a node that answers again votes again",
+        file: "src/lane/worker.rs",
+        text: "if probe_again.take().is_some() {",
+        instead: "if probe_again.is_none() {",
+        witness: Simulation,
+    },
+    // How long a call takes.
+    Mutant {
+        name: "acquire_waits_too_long",
+        rule: "an acquisition ends when its wait is over",
+        file: "src/redlock.rs",
+        text: "let left = terms.wait.saturating_sub(waited);",
+        instead: "let left = terms.wait.saturating_mul(2).saturating_sub(waited);",
+        witness: Simulation,
+    },
+    Mutant {
+        name: "release_waits_too_long",
+        rule: "a release ends after a node timeout",
+        file: "src/lease.rs",
+        text: "round.decided(self.terms.node_timeout, Tally::verdict).await;",
+        instead: "round.decided(self.terms.node_timeout.saturating_mul(3), Tally::verdict).await;",
+        witness: Simulation,
+    },
+    // Renewing, losing, waiting.
+    Mutant {
+        name: "old_answers_count_for_a_new_renewal",
+        rule: "an answer to an earlier renewal says nothing of a later one",
+        file: "src/watchdog.rs",
+        text: "        let round = self.last_round.wrapping_add(1);
+",
+        instead: "        let round = id;
+",
+        witness: Simulation,
+    },
+    Mutant {
+        name: "not_refilled",
+        rule: "a node that lost our key gets it again",
+        file: "src/lease.rs",
+        text: "if is_valid && *outcome == Ok(Answer::Missing) {",
+        instead: "if false && is_valid && *outcome == Ok(Answer::Missing) {",
+        witness: Simulation,
+    },
+    Mutant {
+        name: "refilled_after_the_end",
+        rule: "nothing is set again after the end",
+        file: "src/lease.rs",
+        text: "if is_valid && *outcome == Ok(Answer::Missing) {",
+        instead: "if *outcome == Ok(Answer::Missing) {",
+        witness: Simulation,
+    },
+    Mutant {
+        name: "refill_not_released",
+        rule: "a refilled node is told of the release",
+        file: "src/quorum/claim.rs",
+        text: "refilled.contains(&place) || may_hold(outcome);",
+        instead: "may_hold(outcome);",
+        witness: Simulation,
+    },
+    Mutant {
+        name: "missing_counts_in_a_renewal",
+        rule: "a node where the key is missing does not count in this round",
+        file: "src/watchdog.rs",
+        text: "            *slot = reply.outcome.into();",
+        instead: "            *slot = reply.outcome.map(|_| crate::node::Answer::Done).into();",
+        witness: Simulation,
+    },
+    Mutant {
+        name: "loss_is_not_told",
+        rule: "the watchdog tells of the end of the validity",
+        file: "src/lease.rs",
+        text: "            state.end_lease(true);
+            drop(state);
+            self.lost.cancel();
+            return true;",
+        instead: "            state.end_lease(true);
+            drop(state);
+            return true;",
+        witness: Simulation,
+    },
+    Mutant {
+        name: "renewed_late",
+        rule: "a lock is renewed before its validity ends",
+        file: "src/lease.rs",
+        text: "        Some(due.min(end))",
+        instead: "        Some(end)",
+        witness: Simulation,
+    },
+    Mutant {
+        name: "lost_lock_not_released",
+        rule: "a lost lock is released at once",
+        file: "src/lease.rs",
+        text: "releasing: Some(self.claim.release())",
+        instead: "releasing: None",
+        witness: Simulation,
+    },
+    Mutant {
+        name: "max_hold_ignored",
+        rule: "a lock is not held for longer than max_hold",
+        file: "src/lease.rs",
+        text: "state.hold_until.map_or(until, |longest| longest.min(until))",
+        instead: "until",
+        witness: Simulation,
+    },
+    Mutant {
+        name: "turn_not_passed_on",
+        rule: "a waiter whose queue is empty leaves nothing behind for the next",
+        file: "src/wait/mod.rs",
+        text: "        head.begin();
+        Some(head)",
+        instead: "        std::mem::forget(head);
+        None",
+        witness: Simulation,
+    },
+    // The scripts, as the simulated master has them.
+    Mutant {
+        name: "simulated_acquire_overwrites",
+        rule: "a key that exists is not set",
+        file: "src/sim/master.rs",
+        text: "if self.get(key.as_str(), now).is_some() {",
+        instead: "if false {",
+        witness: Simulation,
+    },
+    Mutant {
+        name: "simulated_acquire_without_ttl",
+        rule: "a dead client's key ends with its ttl",
+        file: "src/sim/master.rs",
+        text: "Some(&owner.to_string()), Some(*ttl_ms), now)",
+        instead: "Some(&owner.to_string()), None, now)",
+        witness: Simulation,
+    },
+    Mutant {
+        name: "simulated_release_of_anothers_key",
+        rule: "only the owner's key is deleted",
+        file: "src/sim/master.rs",
+        text: "Operation::Release { key, owner } => {
+                let answer = self.whose(key.as_str(), &owner.to_string(), now)?;",
+        instead: "Operation::Release { key, .. } => {
+                let answer = Answer::Done;",
+        witness: Simulation,
+    },
+    Mutant {
+        name: "simulated_extend_of_anothers_key",
+        rule: "only the owner's key is prolonged",
+        file: "src/sim/master.rs",
+        text: "Operation::Extend { key, owner, ttl_ms } => {
+                let answer = self.whose(key.as_str(), &owner.to_string(), now)?;",
+        instead: "Operation::Extend { key, ttl_ms, .. } => {
+                let answer = Answer::Done;",
+        witness: Simulation,
+    },
+    Mutant {
+        name: "simulated_extend_shortens",
+        rule: "an extension never shortens a key's life",
+        file: "src/sim/master.rs",
+        text: "entry.expires_ms.is_some_and(|at| at < until)",
+        instead: "entry.expires_ms.is_some()",
+        witness: Simulation,
+    },
+    Mutant {
+        name: "simulated_reply_out_of_step_counts",
+        rule: "a reply to another question is no vote",
+        file: "src/sim/world.rs",
+        text: "if expected == number { outcome }",
+        instead: "if number > 0 { outcome }",
+        witness: Simulation,
+    },
+    // The scripts and replies of real servers.
+    Mutant {
+        name: "acquire_overwrites",
+        rule: "a key that exists is not set",
+        file: "src/node/lua/acquire.lua",
+        text: "if redis.call('EXISTS', KEYS[1]) == 1 then",
+        instead: "if redis.call('EXISTS', KEYS[1]) == 2 then",
+        witness: Servers("conformance"),
+    },
+    Mutant {
+        name: "acquire_without_ttl",
+        rule: "a dead client's key ends with its ttl",
+        file: "src/node/lua/acquire.lua",
+        text: "redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])",
+        instead: "redis.call('SET', KEYS[1], ARGV[1])",
+        witness: Servers("conformance"),
+    },
+    Mutant {
+        name: "release_of_anothers_key",
+        rule: "only the owner's key is deleted",
+        file: "src/node/lua/release.lua",
+        text: "if holder ~= ARGV[1] then",
+        instead: "if false then",
+        witness: Servers("conformance"),
+    },
+    Mutant {
+        name: "extend_of_anothers_key",
+        rule: "only the owner's key is prolonged",
+        file: "src/node/lua/extend.lua",
+        text: "if holder ~= ARGV[1] then",
+        instead: "if false then",
+        witness: Servers("conformance"),
+    },
+    Mutant {
+        name: "extend_shortens",
+        rule: "an extension never shortens a key's life",
+        file: "src/node/lua/extend.lua",
+        text: "redis.call('PEXPIRE', KEYS[1], ARGV[2], 'GT')",
+        instead: "redis.call('PEXPIRE', KEYS[1], ARGV[2])",
+        witness: Servers("conformance"),
+    },
+    Mutant {
+        name: "stale_links_not_killed",
+        rule: "a new connection has the old one closed unread",
+        file: "src/node/redis/mod.rs",
+        text: "stale.iter().filter(|old| old.run_id == run_id)",
+        instead: "stale.iter().filter(|old| old.run_id != run_id)",
+        witness: Servers("conformance"),
+    },
+    Mutant {
+        name: "reply_out_of_step_counts",
+        rule: "a reply to another question is no vote",
+        file: "src/node/redis/mod.rs",
+        text: "[Value::Integer(code), Value::Integer(ms), owner] if is_for(owner, asked) => {",
+        instead: "[Value::Integer(code), Value::Integer(ms), _] => {",
+        witness: Servers("replies"),
+    },
+];

@@ -410,7 +410,8 @@ async fn a_holder_whose_process_was_stopped_has_lost_when_it_goes_on_and_sets_no
 async fn end(guard: LockGuard, way: usize) {
     match way % 3 {
         0 => guard.release().await.unwrap(),
-        1 => assert!(give_up_after(1, guard.release()).await.is_none()),
+        // Two nodes may have answered before the first poll is over.
+        1 => give_up_after(1, guard.release()).await.unwrap_or(Ok(())).unwrap(),
         _ => drop(guard),
     }
 }

@@ -130,7 +130,8 @@ impl LockGuard {
     /// Lets the lock live on for `ttl`, measured from before the first node is asked.
     ///
     /// One round: a quorum has to say that the key was still ours. Validity never shrinks: a `ttl`
-    /// shorter than what is left changes nothing. Renewals go on as before.
+    /// shorter than what is left changes nothing, and neither does one that goes beyond
+    /// [`max_hold`](LockOptions::max_hold). Renewals go on as before.
     ///
     /// # Errors
     ///

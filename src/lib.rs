@@ -3,13 +3,17 @@
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-//! use quorumlock::Redlock;
+//! use quorumlock::{LockOptions, Redlock};
 //!
 //! let redlock =
 //!     Redlock::connect(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"]).await?;
-//! let guard = redlock.acquire("orders:42").await?;
-//! // … what only one may do, finished within guard.remaining() …
+//!
+//! let guard = redlock.acquire("orders:42").await?; // renewed in the background from here on
+//! // … what only one may do, given up when guard.lost() resolves …
 //! guard.release().await?;
+//!
+//! // The same, with the work stopped when the lock is lost:
+//! redlock.with_lock("orders:42", LockOptions::new(), async |_guard| { /* … */ }).await?;
 //! # Ok(())
 //! # }
 //! ```

@@ -33,9 +33,11 @@ use std::{
 use tokio::{
     sync::{mpsc, oneshot, watch},
     task::JoinHandle,
+    time::Instant,
 };
 
 use crate::{
+    clock::due_after,
     entropy::Entropy,
     node::{Node, NodeFailure, NodeName, Operation, Outcome},
     owner_id::OwnerId,
@@ -153,9 +155,22 @@ impl Drop for Permit {
 
 #[derive(Debug)]
 enum Request {
-    Vote { operation: Operation, timeout: Duration, reply_to: ReplyTo, permit: Permit },
-    Release { key: Key, owner: OwnerId, timeout: Duration, reply_to: Option<ReplyTo> },
-    ShutDown { undelivered: oneshot::Sender<usize> },
+    Vote {
+        operation: Operation,
+        timeout: Duration,
+        deadline: Instant,
+        reply_to: ReplyTo,
+        permit: Permit,
+    },
+    Release {
+        key: Key,
+        owner: OwnerId,
+        timeout: Duration,
+        reply_to: Option<ReplyTo>,
+    },
+    ShutDown {
+        undelivered: oneshot::Sender<usize>,
+    },
 }
 
 /// The handle of a node's lane. The worker ends after the last handle and what it owes.
@@ -211,7 +226,8 @@ impl Lane {
             reply_to.send(Err(NodeFailure::Overloaded { in_flight: self.max_in_flight }));
             return;
         };
-        self.put(Request::Vote { operation, timeout, reply_to, permit });
+        let deadline = due_after(timeout);
+        self.put(Request::Vote { operation, timeout, deadline, reply_to, permit });
     }
 
     /// Owes a release to the node. Never waits, never fails: after a shutdown the ttl does it.

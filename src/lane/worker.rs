@@ -173,9 +173,13 @@ impl<N: Node> Worker<N> {
 
     fn requested(&mut self, request: Request) {
         match request {
-            Request::Vote { operation, timeout, reply_to, permit } => {
+            Request::Vote { operation, timeout, deadline, reply_to, permit } => {
                 let state = if self.ending.is_some() { NodeState::ShutDown } else { self.state() };
-                if let Some(why_not) = state.why_no_votes() {
+                // Whoever asked has given up, maybe long ago: the process may have stood still.
+                let too_late = || {
+                    (Instant::now() >= deadline).then_some(NodeFailure::Timeout { after: timeout })
+                };
+                if let Some(why_not) = state.why_no_votes().or_else(too_late) {
                     drop(permit);
                     reply_to.send(Err(why_not));
                 } else {
@@ -183,7 +187,7 @@ impl<N: Node> Worker<N> {
                         operation,
                         sent_as: SendAs::Digest,
                         timeout,
-                        deadline: due_after(timeout),
+                        deadline,
                         reply_to,
                         permit,
                         disowned: false,

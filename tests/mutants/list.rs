@@ -145,8 +145,8 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         name: "guard_always_valid",
         rule: "a guard's validity ends",
         file: "src/lease.rs",
-        text: "if state.end.is_some() { Duration::ZERO } else { state.valid_until.since(state.claim.now()) }",
-        instead: "if state.end.is_some() { Duration::ZERO } else { Duration::from_secs(1) }",
+        text: "            Duration::ZERO\n        } else {\n            state.valid_until.since(state.claim.now())\n",
+        instead: "            Duration::ZERO\n        } else {\n            Duration::from_secs(1)\n",
         witness: Simulation,
     },
     // Extending.

@@ -16,6 +16,7 @@ mod unwind;
 mod cancel;
 mod lanes;
 mod conformance;
+mod replies;
 #[cfg(feature = "sim")]
 mod differential;
 mod locking;

@@ -31,6 +31,8 @@ mod holding;
 mod assumptions;
 mod waiting;
 mod plan;
+mod seen;
+mod life;
 mod run;
 mod volume;
 mod regressions;

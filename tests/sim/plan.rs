@@ -20,8 +20,13 @@ pub(crate) struct Plan {
 pub(crate) struct ClientPlan {
     /// How much faster than true time its clock runs.
     pub(crate) ppm: i32,
+    /// How far it is from every master while nothing is wrong.
+    pub(crate) latency_ms: (u64, u64),
+    pub(crate) connect_timeout_ms: u64,
     pub(crate) node_timeout_ms: u64,
     pub(crate) operations: Vec<Operation>,
+    /// Whether it then shuts its `Redlock` down.
+    pub(crate) shuts_down: bool,
 }
 
 /// One lock that a client takes and gives back.
@@ -34,10 +39,27 @@ pub(crate) struct Operation {
     /// The caller gives up after so long, whatever the library says.
     pub(crate) patience_ms: Option<u64>,
     pub(crate) hold_ms: u64,
-    pub(crate) extend: bool,
+    pub(crate) extend: Option<Extension>,
+    pub(crate) stall: Option<Stall>,
     pub(crate) renewed: bool,
     pub(crate) max_hold_ms: Option<u64>,
     pub(crate) end: End,
+}
+
+/// The lock is extended, and held on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Extension {
+    pub(crate) ttl_ms: u64,
+    pub(crate) hold_ms: u64,
+}
+
+/// The process stands still, mostly in the middle of a round.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stall {
+    /// Of extending the lock; otherwise of acquiring it.
+    pub(crate) in_extension: bool,
+    pub(crate) after_ms: u64,
+    pub(crate) for_ms: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -81,10 +103,11 @@ impl Plan {
             Persistence::Always
         };
         let clients: Vec<ClientPlan> = (0..3).map(|_| ClientPlan::random(rng)).collect();
-        let size = Size { masters, clients: clients.len() };
-        let faults = rng.random_range(5..=14);
         let mut faults: Vec<(u64, Fault)> =
-            (0..faults).flat_map(|_| fault_and_end(rng, size, breaks_assumptions)).collect();
+            (0..masters).map(|node| (0, clock_rate(rng, node))).collect();
+        for _ in 0..rng.random_range(5..=14) {
+            faults.extend(fault_and_end(rng, masters, &clients, breaks_assumptions));
+        }
         faults.sort_by_key(|(at, _)| *at);
         Self { seed, masters, persistence, clients, faults }
     }
@@ -103,15 +126,17 @@ impl Plan {
         plan
     }
 
+    /// Whether requests to this master are doubled on the way at times.
+    pub(crate) fn doubles(&self, master: usize) -> bool {
+        self.faults.iter().any(|(_, fault)| match fault {
+            Fault::Link { node, faults, .. } => *node == master && faults.duplicate_request > 0,
+            _ => false,
+        })
+    }
+
     pub(crate) fn operations(&self) -> usize {
         self.clients.iter().map(|client| client.operations.len()).sum()
     }
-}
-
-#[derive(Clone, Copy)]
-struct Size {
-    masters: usize,
-    clients: usize,
 }
 
 impl ClientPlan {
@@ -119,9 +144,18 @@ impl ClientPlan {
         Self {
             // With the masters' rates below, clocks differ by less than the 1 % that is allowed for.
             ppm: rng.random_range(-2_000..=2_000),
+            latency_ms: *pick(rng, &[(1, 1), (1, 3), (2, 12)]),
+            connect_timeout_ms: *pick(rng, &[200, 1_000, 5_000]),
             node_timeout_ms: rng.random_range(10..=60),
             operations: (0..7).map(|_| Operation::random(rng)).collect(),
+            shuts_down: rng.random_ratio(1, 5),
         }
+    }
+}
+
+impl ClientPlan {
+    pub(crate) fn healthy_link(&self) -> LinkFaults {
+        LinkFaults::latency(self.latency_ms.0, self.latency_ms.1)
     }
 }
 
@@ -130,11 +164,20 @@ impl Operation {
         Self {
             pause_ms: rng.random_range(0..=200),
             resource: rng.random_range(0..2),
-            ttl_ms: rng.random_range(100..=1_500),
+            // A short one ends while it is held; a long one shows what nobody took back.
+            ttl_ms: if rng.random_ratio(1, 4) { MAX_TTL_MS } else { rng.random_range(100..=1_500) },
             wait_ms: *pick(rng, &[0, 0, 50, 300, 1_000]),
             patience_ms: rng.random_ratio(1, 5).then(|| rng.random_range(0..=40)),
             hold_ms: *pick(rng, &[0, 1, 10, 100, 400, 1_600]),
-            extend: rng.random_ratio(1, 3),
+            extend: rng.random_ratio(1, 3).then(|| Extension {
+                ttl_ms: rng.random_range(100..=1_500),
+                hold_ms: *pick(rng, &[0, 10, 400, 1_600]),
+            }),
+            stall: rng.random_ratio(1, 8).then(|| Stall {
+                in_extension: rng.random_ratio(1, 2),
+                after_ms: rng.random_range(0..=8),
+                for_ms: *pick(rng, &[20, 200, 1_700]),
+            }),
             renewed: rng.random_ratio(1, 2),
             max_hold_ms: rng.random_ratio(1, 6).then(|| rng.random_range(50..=1_000)),
             end: match rng.random_range(0..4) {
@@ -147,37 +190,44 @@ impl Operation {
 }
 
 /// A fault and, mostly, its end.
-fn fault_and_end(rng: &mut StdRng, size: Size, breaks_assumptions: bool) -> Vec<(u64, Fault)> {
+fn fault_and_end(
+    rng: &mut StdRng,
+    masters: usize,
+    clients: &[ClientPlan],
+    breaks_assumptions: bool,
+) -> Vec<(u64, Fault)> {
     let from = rng.random_range(0..LAST_FAULT_MS);
     let to = from + *pick(rng, &[5, 30, 100, 300, 1_000, 2_500]);
-    let node = rng.random_range(0..size.masters);
-    let client = rng.random_range(0..size.clients);
-    let healthy = Fault::Link { client, node, faults: LinkFaults::default() };
+    let node = rng.random_range(0..masters);
+    let client = rng.random_range(0..clients.len());
+    let link = |node, faults| Fault::Link { client, node, faults };
+    let healthy = clients[client].healthy_link();
     let kinds = if breaks_assumptions { 13 } else { 10 };
     match rng.random_range(0..kinds) {
         0 => vec![(from, Fault::Freeze(node)), (to, Fault::Thaw(node))],
         1 => vec![(from, Fault::Crash(node)), (to, Fault::Restart(node))],
         2 | 3 => {
-            vec![(from, Fault::Link { client, node, faults: link_faults(rng) }), (to, healthy)]
+            vec![(from, link(node, link_faults(rng))), (to, link(node, healthy))]
         }
         4 => {
             // A whole client is cut off from several masters, one way or both.
             let faults = link_faults(rng);
-            (0..size.masters)
+            (0..masters)
                 .filter(|_| rng.random_ratio(2, 3))
-                .flat_map(|node| {
-                    let healthy = Fault::Link { client, node, faults: LinkFaults::default() };
-                    [(from, Fault::Link { client, node, faults }), (to, healthy)]
-                })
+                .flat_map(|node| [(from, link(node, faults)), (to, link(node, healthy))])
                 .collect()
         }
-        5 => vec![(from, Fault::Reset { client, node })],
+        5 if rng.random_ratio(1, 2) => vec![(from, Fault::Reset { client, node })],
+        5 => (0..3)
+            .flat_map(|time| slow_resets(rng, from + 400 * time, client, masters, healthy))
+            .collect(),
         6 => vec![(from, Fault::Pause(client)), (to, Fault::Resume(client))],
+        7 if rng.random_ratio(1, 2) => flushes(rng, from, client, masters, healthy),
         7 => vec![(from, Fault::FlushScripts(node))],
-        8 => vec![(from, Fault::ClockRate { node, ppm: rng.random_range(-5_000..=5_000) })],
+        8 => vec![(from, clock_rate(rng, node))],
         9 if rng.random_ratio(1, 4) => vec![(from, Fault::Kill(client))],
         // A majority at once.
-        9 => (0..=size.masters / 2)
+        9 => (0..=masters / 2)
             .flat_map(|node| [(from, Fault::Freeze(node)), (to, Fault::Thaw(node))])
             .collect(),
         10 => vec![(from, Fault::ClockJump { node, ms: rng.random_range(-3_000..=3_000) })],
@@ -186,15 +236,56 @@ fn fault_and_end(rng: &mut StdRng, size: Size, breaks_assumptions: bool) -> Vec<
     }
 }
 
+/// Connections that end twice, while a client is far from the masters: what was sent on the old ones
+/// may arrive after what is sent on the new ones.
+fn slow_resets(
+    rng: &mut StdRng,
+    from: u64,
+    client: usize,
+    masters: usize,
+    healthy: LinkFaults,
+) -> Vec<(u64, Fault)> {
+    let (first, second) = (from + rng.random_range(0..=60), from + rng.random_range(60..=200));
+    let slow = LinkFaults::latency(1, 600);
+    let of_master = |node| {
+        let (link, reset) =
+            (|faults| Fault::Link { client, node, faults }, Fault::Reset { client, node });
+        [(from, link(slow)), (first, reset.clone()), (second, reset), (second, link(healthy))]
+    };
+    (0..masters).flat_map(of_master).collect()
+}
+
+/// Scripts that are flushed again and again, while a client is slow to hear of it.
+fn flushes(
+    rng: &mut StdRng,
+    from: u64,
+    client: usize,
+    masters: usize,
+    healthy: LinkFaults,
+) -> Vec<(u64, Fault)> {
+    let link = |node, faults| Fault::Link { client, node, faults };
+    let slow = (0..masters).map(|node| (from, link(node, LinkFaults::latency(1, 60))));
+    let end = (0..masters).map(|node| (from + 1_200, link(node, healthy)));
+    let flush = (0..6 * masters)
+        .map(|time| (from + rng.random_range(0..=1_200), Fault::FlushScripts(time % masters)));
+    slow.chain(end).chain(flush).collect()
+}
+
+fn clock_rate(rng: &mut StdRng, node: usize) -> Fault {
+    Fault::ClockRate { node, ppm: rng.random_range(-5_000..=5_000) }
+}
+
 fn link_faults(rng: &mut StdRng) -> LinkFaults {
     let mut faults = LinkFaults::latency(1, *pick(rng, &[1, 5, 40, 300]));
-    match rng.random_range(0..6) {
+    match rng.random_range(0..7) {
         0 => faults.block_requests = true,
         1 => faults.block_replies = true,
         2 => (faults.block_requests, faults.block_replies) = (true, true),
         3 => faults.lose_reply = *pick(rng, &[20, 60, 100]),
-        4 => faults.lose_request = *pick(rng, &[20, 60, 100]),
-        _ => faults.duplicate_request = *pick(rng, &[20, 100]),
+        4 => faults.lose_request = *pick(rng, &[20, 40, 100]),
+        5 => faults.duplicate_request = *pick(rng, &[20, 100]),
+        // No more than slow.
+        _ => {}
     }
     faults
 }
@@ -204,4 +295,5 @@ fn pick<'a, T>(rng: &mut StdRng, of: &'a [T]) -> &'a T {
 }
 
 /// The longest ttl that any operation asks for, extensions included.
-pub(crate) const MAX_TTL: Duration = Duration::from_millis(1_500);
+pub(crate) const MAX_TTL: Duration = Duration::from_millis(MAX_TTL_MS);
+const MAX_TTL_MS: u64 = 20_000;

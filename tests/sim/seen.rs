@@ -1,0 +1,70 @@
+//! What clients saw, and what must not be seen.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use quorumlock::sim::{BrokenAssumption, SimClient, SimCluster, history::Hold};
+
+/// What the clients saw.
+#[derive(Clone, Default)]
+pub(crate) struct Seen(Arc<Mutex<Log>>);
+
+#[derive(Default)]
+pub(crate) struct Log {
+    pub(crate) holds: Vec<Hold>,
+    pub(crate) violations: Vec<Violation>,
+    /// Whether a shutdown said that it left something undone.
+    pub(crate) left_undone: bool,
+    /// How often each client has begun to stand still.
+    pub(crate) pauses: BTreeMap<usize, usize>,
+}
+
+pub(crate) struct Violation {
+    pub(crate) at: Duration,
+    pub(crate) what: String,
+    pub(crate) rests_on: RestsOn,
+}
+
+/// Which assumptions a promise rests on.
+#[derive(Clone, Copy)]
+pub(crate) enum RestsOn {
+    /// None at all: no hang, no panic, progress.
+    Nothing,
+    /// That no node forgets and no clock jumps: who holds what.
+    AllAssumptions,
+    /// That this node did not forget a release that it had answered, as `everysec` can.
+    Memory(usize),
+    /// That this node's clock was not set back: how long the ttl of a dead client's key is.
+    Clock(usize),
+}
+
+impl RestsOn {
+    pub(crate) fn is_broken_by(self, broken: &BrokenAssumption) -> bool {
+        match self {
+            Self::Nothing => false,
+            Self::AllAssumptions => true,
+            Self::Memory(node) => broken.node == node && broken.what == "a node forgot",
+            Self::Clock(node) => broken.node == node && broken.what == "a clock jumped",
+        }
+    }
+}
+
+impl Seen {
+    pub(crate) fn violation(&self, cluster: &SimCluster, rests_on: RestsOn, what: String) {
+        cluster.note(|| format!("VIOLATION {what}"));
+        let at = cluster.now();
+        self.log(|log| log.violations.push(Violation { at, what, rests_on }));
+    }
+
+    pub(crate) fn pause(&self, number: usize, client: &SimClient) {
+        self.log(|log| *log.pauses.entry(number).or_default() += 1);
+        client.pause();
+    }
+
+    pub(crate) fn log<T>(&self, change: impl FnOnce(&mut Log) -> T) -> T {
+        change(&mut self.0.lock().unwrap())
+    }
+}

@@ -157,7 +157,8 @@ impl Life {
     /// At the last moment at which the lock is valid it shows if validity is too long.
     async fn look_at_the_last_moment(&self, guard: &LockGuard, ms: u64) {
         let valid = self.believes_until(guard).saturating_sub(self.cluster.now());
-        sleep(Duration::from_millis(ms.min(valid.as_millis() as u64))).await;
+        // To the millisecond before: timers are no finer.
+        sleep(Duration::from_millis(u64::try_from(valid.as_millis()).unwrap_or(ms).min(ms))).await;
         if !guard.remaining().is_zero() {
             self.check_majority(guard, "held");
         }

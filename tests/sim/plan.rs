@@ -128,9 +128,9 @@ impl Plan {
 
     /// Whether requests to this master are doubled on the way at times.
     pub(crate) fn doubles(&self, master: usize) -> bool {
-        self.faults.iter().any(|(_, fault)| match fault {
-            Fault::Link { node, faults, .. } => *node == master && faults.duplicate_request > 0,
-            _ => false,
+        self.faults.iter().any(|(_, fault)| {
+            matches!(fault, Fault::Link { node, faults, .. }
+                if *node == master && faults.duplicate_request > 0)
         })
     }
 

@@ -14,10 +14,10 @@ use crate::list::{Mutant, Witness};
 
 /// After so long a run of tests hangs. The unmutated sources have to pass in far less.
 const HANGS_AFTER: Duration = Duration::from_secs(60);
-/// Enough for every mutant of the list, and 3 seconds at most.
-const SCHEDULES: &str = "3000";
+/// Enough for every mutant of the list, with room for seeds that come out otherwise.
+const SCHEDULES: &str = "4000";
 /// What of the repository is copied.
-const COPIED: [&str; 5] = ["Cargo.toml", "Cargo.lock", "src", "tests", "examples"];
+const COPIED: [&str; 6] = ["Cargo.toml", "Cargo.lock", "src", "tests", "examples", "benches"];
 
 pub(crate) struct Bench {
     /// The copy.
@@ -55,6 +55,8 @@ pub(crate) enum Fate {
 enum Suite {
     /// Schedules, and what every node has to do.
     Simulation,
+    /// What is to happen in one situation, to the millisecond.
+    Scenarios,
     Units,
     /// Those with this in their name.
     Servers(&'static str),
@@ -122,7 +124,7 @@ impl Bench {
     /// Who is asked whether they notice, in this order: a schedule says most.
     fn suites(&self, witness: Witness) -> Vec<Suite> {
         match witness {
-            Witness::Simulation => vec![Suite::Simulation, Suite::Units],
+            Witness::Simulation => vec![Suite::Simulation, Suite::Scenarios, Suite::Units],
             Witness::Servers(tests) if self.has_server => vec![Suite::Servers(tests)],
             Witness::Servers(_) => Vec::new(),
         }
@@ -233,7 +235,7 @@ impl Suite {
     /// What to build of it.
     fn target(self) -> &'static [&'static str] {
         match self {
-            Self::Simulation => &["--test", "sim"],
+            Self::Simulation | Self::Scenarios => &["--test", "sim"],
             Self::Units => &["--lib"],
             Self::Servers(_) => &["--test", "redis"],
         }
@@ -245,6 +247,7 @@ impl Suite {
             Self::Simulation => {
                 vec!["no_schedule_breaks_a_promise", "what_was_mended", "conformance"]
             }
+            Self::Scenarios => vec!["holding::", "waiting::", "behaviours::", "assumptions::"],
             Self::Units => Vec::new(),
             Self::Servers(tests) => vec![tests],
         }
@@ -255,6 +258,7 @@ impl fmt::Display for Suite {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Simulation => f.write_str("simulation"),
+            Self::Scenarios => f.write_str("scenario"),
             Self::Units => f.write_str("unit test"),
             Self::Servers(tests) => write!(f, "servers ({tests})"),
         }

@@ -254,7 +254,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         rule: "stragglers are told of the release, too",
         file: "src/quorum/claim.rs",
         text: "refilled.contains(&place) || may_hold(outcome);",
-        instead: "refilled.contains(&place) || *outcome == NodeOutcome::Answered(Answer::Done);",
+        instead: "refilled.contains(&place) || matches!(outcome, &NodeOutcome::Answered(Answer::Done));",
         witness: Simulation,
     },
     Mutant {

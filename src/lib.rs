@@ -84,6 +84,7 @@ mod backoff;
 mod options;
 mod resource;
 mod owner_id;
+mod fencing_token;
 pub mod node;
 #[cfg(feature = "sim")]
 pub mod sim;
@@ -106,6 +107,7 @@ pub use error::{
     AcquireError, ConnectError, ExtendError, FailedAttempt, NodeOutcome, NodeReport, NodeReports,
     ReleaseError, WithLockError,
 };
+pub use fencing_token::FencingToken;
 pub use guard::LockGuard;
 pub use lane::{NodeState, NodeStatus};
 pub use options::{LockOptions, OptionsError};

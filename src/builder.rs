@@ -18,6 +18,7 @@ use crate::{
         redis::{ConfigError, RedisNode},
     },
     options::{Defaults, LockOptions, OptionsError, Renewal},
+    owner_id::Seat,
     quorum::Quorum,
     redlock::Redlock,
     tasks::{Environment, Spawner},
@@ -236,7 +237,8 @@ impl RedlockBuilder {
         environment: Environment,
     ) -> Result<Redlock, ConnectError> {
         let Environment { spawner, clock, entropy } = environment;
-        let (mut lanes, mut tasks, queues) = (Vec::new(), Vec::new(), Queues::default());
+        let seat = Seat::from_entropy(&entropy);
+        let (mut lanes, mut tasks, queues) = (Vec::new(), Vec::new(), Queues::new(seat));
         for node in nodes {
             let node = Arc::new(node);
             tasks.push(queues.ears.grow(&node, &spawner, &entropy));
@@ -246,7 +248,7 @@ impl RedlockBuilder {
         }
         let (watchdog, watching) = Watchdog::new(clock);
         tasks.push(spawner.spawn(watching));
-        let quorum = Quorum { lanes, clock, entropy };
+        let quorum = Quorum { lanes, clock, entropy, seat };
         let key_prefix = self.key_prefix.into_boxed_str();
         let redlock = Redlock::new(quorum, self.defaults, key_prefix, watchdog, queues, tasks);
         match wait_for_quorum(&redlock, self.connect_timeout).await {

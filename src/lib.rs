@@ -111,7 +111,7 @@ pub use fencing_token::FencingToken;
 pub use guard::LockGuard;
 pub use lane::{NodeState, NodeStatus};
 pub use options::{LockOptions, OptionsError};
-pub use owner_id::OwnerId;
+pub use owner_id::{OwnerId, Seat};
 pub use redlock::{Drained, Redlock};
 pub use resource::Key;
 pub use validity::ClockDrift;

@@ -16,11 +16,21 @@ use crate::{
     resource::Key,
 };
 
+/// One release, as it is asked for.
+#[derive(Clone, Debug)]
+pub(crate) struct Release {
+    pub(crate) key: Key,
+    pub(crate) owner: OwnerId,
+    /// How many of those who wait are called.
+    pub(crate) calls: u8,
+    /// What the owner takes for a strangely long time.
+    pub(crate) timeout: Duration,
+}
+
 /// One release that is owed.
 #[derive(Debug)]
 struct Owed {
-    key: Key,
-    timeout: Duration,
+    release: Release,
     reply_to: Option<ReplyTo>,
     on_the_wire: bool,
     /// Owed since before the node came back: votes wait for it.
@@ -54,20 +64,15 @@ impl Ledger {
     }
 
     /// A new release is owed. One per owner: a second one takes the first one's place.
-    pub(super) fn owe(
-        &mut self,
-        owner: OwnerId,
-        key: Key,
-        timeout: Duration,
-        reply_to: Option<ReplyTo>,
-    ) {
+    pub(super) fn owe(&mut self, release: Release, reply_to: Option<ReplyTo>) {
+        let owner = release.owner;
         if let Some(entry) = self.entries.get_mut(&owner) {
             if reply_to.is_some() {
                 entry.reply_to = reply_to;
             }
             return;
         }
-        let owed = Owed { key, timeout, reply_to, on_the_wire: false, missed: false };
+        let owed = Owed { release, reply_to, on_the_wire: false, missed: false };
         self.entries.insert(owner, owed);
         self.to_send.push_back(owner);
         self.count.store(self.entries.len(), Ordering::Relaxed);
@@ -84,9 +89,9 @@ impl Ledger {
         None
     }
 
-    /// The key that an owner's release is about, and what its owner takes for a long time.
-    pub(super) fn get(&self, owner: OwnerId) -> Option<(Key, Duration)> {
-        self.entries.get(&owner).map(|entry| (entry.key.clone(), entry.timeout))
+    /// What is owed for an owner.
+    pub(super) fn get(&self, owner: OwnerId) -> Option<&Release> {
+        self.entries.get(&owner).map(|entry| &entry.release)
     }
 
     /// The node answered: nothing is owed to it any more for this owner.
@@ -142,12 +147,16 @@ impl Ledger {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn release(owner: OwnerId) -> Release {
+        Release { key: Key::new("k"), owner, calls: 1, timeout: Duration::ZERO }
+    }
     use crate::node::Answer;
 
     fn ledger(owners: &[OwnerId]) -> Ledger {
         let mut ledger = Ledger::new(Arc::default());
         for owner in owners {
-            ledger.owe(*owner, Key::new("k"), Duration::ZERO, None);
+            ledger.owe(release(*owner), None);
         }
         ledger
     }
@@ -186,7 +195,7 @@ mod tests {
         let owners = [OwnerId::random(), OwnerId::random()];
         let mut ledger = ledger(&owners);
         ledger.node_is_back();
-        ledger.owe(OwnerId::random(), Key::new("k"), Duration::ZERO, None);
+        ledger.owe(release(OwnerId::random()), None);
         ledger.settle(owners[0], Ok(Answer::Done));
         assert!(!ledger.caught_up());
         ledger.settle(owners[1], Ok(Answer::Missing));

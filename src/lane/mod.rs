@@ -40,10 +40,10 @@ use crate::{
     clock::due_after,
     entropy::Entropy,
     node::{Node, NodeFailure, NodeName, Operation, Outcome},
-    owner_id::OwnerId,
-    resource::Key,
     tasks::Spawner,
 };
+
+pub(crate) use self::ledger::Release;
 
 /// Whether a node is asked for its vote, and why not.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -163,9 +163,7 @@ enum Request {
         permit: Permit,
     },
     Release {
-        key: Key,
-        owner: OwnerId,
-        timeout: Duration,
+        release: Release,
         reply_to: Option<ReplyTo>,
     },
     ShutDown {
@@ -234,15 +232,8 @@ impl Lane {
     ///
     /// Whoever waits is told at once where the node cannot be asked now, and otherwise hears of its
     /// answer, when that comes: waiting has to be bounded by the round.
-    /// `timeout` is what the owner takes for a strangely long time.
-    pub(crate) fn release(
-        &self,
-        key: Key,
-        owner: OwnerId,
-        timeout: Duration,
-        reply_to: Option<ReplyTo>,
-    ) {
-        self.put(Request::Release { key, owner, timeout, reply_to });
+    pub(crate) fn release(&self, release: Release, reply_to: Option<ReplyTo>) {
+        self.put(Request::Release { release, reply_to });
     }
 
     /// Ends the lane after what it owes, or after a bound. The number of releases that the node has

@@ -14,7 +14,7 @@ use super::{
     NodeState, Request,
     calls::{Call, Calls, Limits, SILENCE, Vote},
     connection::{Change, Connection},
-    ledger::Ledger,
+    ledger::{Ledger, Release},
 };
 use crate::{
     backoff::Backoff,
@@ -194,9 +194,10 @@ impl<N: Node> Worker<N> {
                     }));
                 }
             }
-            Request::Release { key, owner, timeout, reply_to } => {
+            Request::Release { release, reply_to } => {
+                let owner = release.owner;
                 self.calls.disown(owner);
-                self.ledger.owe(owner, key, timeout, reply_to);
+                self.ledger.owe(release, reply_to);
                 self.send_releases();
                 if let Some(why_not) = self.connection.why_not() {
                     self.ledger.unanswered(owner, why_not);
@@ -225,9 +226,10 @@ impl<N: Node> Worker<N> {
                 (vote.operation.clone(), Limits { timeout: left, strange_after: None })
             }
             Call::Release { owner, .. } => {
-                let Some((key, timeout)) = self.ledger.get(*owner) else { return };
-                let strange_after = Some(timeout.max(SILENCE));
-                let release = Operation::Release { key, owner: *owner };
+                let Some(release) = self.ledger.get(*owner) else { return };
+                let strange_after = Some(release.timeout.max(SILENCE));
+                let Release { key, owner, calls, .. } = release.clone();
+                let release = Operation::Release { key, owner, calls };
                 (release, Limits { timeout: PATIENCE, strange_after })
             }
             Call::Probe => {

@@ -9,7 +9,10 @@ pub mod redis;
 
 use std::{fmt, future::Future, sync::Arc, time::Duration};
 
-use crate::{owner_id::OwnerId, resource::Key};
+use crate::{
+    owner_id::{OwnerId, Seat},
+    resource::Key,
+};
 
 /// A node's name: `host:port`, without credentials.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -63,12 +66,14 @@ pub enum Operation {
         /// How long the key is to live, in whole milliseconds.
         ttl_ms: u64,
     },
-    /// Delete the key if it is still the owner's.
+    /// Delete the key if it is still the owner's, and call those who wait for it.
     Release {
         /// The lock's key.
         key: Key,
         /// Whose it has to be.
         owner: OwnerId,
+        /// How many are called: the next, and those who stand in for it.
+        calls: u8,
     },
     /// Nothing. Its answer proves that everything written before it on the same link was executed,
     /// and that answers are still in step with questions.
@@ -263,19 +268,27 @@ pub trait Node: sealed::Sealed + Send + Sync + 'static {
 
 /// A connection to one master that hears of releases: of those that it was there for, and no others.
 pub trait Listener: sealed::Sealed + Send + 'static {
-    /// Listens for releases of a key, from the return of this call on.
+    /// Waits for releases of a key on this seat, from the return of this call on.
     ///
     /// # Errors
     ///
     /// [`NodeFailure`]: this listener is of no more use.
-    fn watch(&mut self, key: &Key) -> impl Future<Output = Result<(), NodeFailure>> + Send;
+    fn watch(
+        &mut self,
+        key: &Key,
+        seat: Seat,
+    ) -> impl Future<Output = Result<(), NodeFailure>> + Send;
 
     /// Stops listening for a key.
     ///
     /// # Errors
     ///
     /// [`NodeFailure`]: this listener is of no more use.
-    fn unwatch(&mut self, key: &Key) -> impl Future<Output = Result<(), NodeFailure>> + Send;
+    fn unwatch(
+        &mut self,
+        key: &Key,
+        seat: Seat,
+    ) -> impl Future<Output = Result<(), NodeFailure>> + Send;
 
     /// Waits for the next release. Cancel safe.
     ///
@@ -285,13 +298,18 @@ pub trait Listener: sealed::Sealed + Send + 'static {
     fn heard(&mut self) -> impl Future<Output = Result<Heard, NodeFailure>> + Send;
 }
 
-/// A release, as it was announced.
+/// A release, as those hear of it who wait and are next.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Heard {
     /// What was released.
     pub key: Key,
-    /// How many connections were listening for it.
-    pub listeners: u32,
+    /// Whose it was.
+    pub owner: OwnerId,
+    /// How many seats are called before this one: none, or one, which stands in if that one does not
+    /// come.
+    pub rank: u32,
+    /// How many connections sit on this seat.
+    pub sharing: u32,
 }
 
 /// One connection to one master. Operations run in the order in which they were first polled.

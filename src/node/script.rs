@@ -69,20 +69,28 @@ mod tests {
                 .map(|line| line.split("--").next().unwrap_or_default().trim())
                 .filter(|line| !line.is_empty())
                 .collect();
-            let calls: Vec<String> = code
-                .iter()
-                .flat_map(|line| line.split("call(").skip(1))
-                .map(|call| call.replace("'PUBSUB', 'NUMSUB'", "'PUBSUB NUMSUB'"))
-                .collect();
-            assert!(!calls.is_empty(), "{script:?} does nothing");
-            for call in calls {
-                let mut args = call.split([',', ')']).map(str::trim);
-                let command = args.next().unwrap_or_default();
-                let key = args.next().unwrap_or_default();
+            let calls = |function: &str| -> Vec<(String, String)> {
+                let calls = code.iter().flat_map(|line| line.split(function).skip(1));
+                calls
+                    .map(|call| {
+                        let mut args = call.split([',', ')']).map(|arg| arg.trim().to_owned());
+                        let command = args.next().unwrap_or_default();
+                        (command, args.next().unwrap_or_default())
+                    })
+                    .collect()
+            };
+            let keyed = calls("redis.call(");
+            assert!(!keyed.is_empty(), "{script:?} does nothing");
+            for (command, key) in keyed {
                 assert!(command.starts_with('\''), "{script:?}: computed command {command}");
                 assert!(key.starts_with("KEYS["), "{script:?}: {command} on {key}");
+                // A number that is joined to a string is rounded.
+                assert!(!key.contains(".."), "{script:?}: {command} on {key}");
             }
-            assert!(!code.join(" ").contains(".."), "{script:?} builds a string by concatenation");
+            // Channels are no keys.
+            for (command, _) in calls("redis.pcall(") {
+                assert!(["'PUBSUB'", "'PUBLISH'"].contains(&&*command), "{script:?}: {command}");
+            }
             assert!(!script.text().starts_with("#!"), "{script:?} has a shebang");
         }
     }

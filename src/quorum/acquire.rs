@@ -104,6 +104,7 @@ fn error(refusal: Refusal, claim: &mut Claim, terms: Terms, elapsed: Duration) -
         attempts: 1,
         waited: elapsed,
     };
+    claim.failed = refusal != Refusal::ValidityUsedUp;
     match refusal {
         Refusal::Contended => AcquireError::Contended(attempt),
         Refusal::NoQuorum => AcquireError::NoQuorum(attempt),

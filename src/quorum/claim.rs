@@ -10,7 +10,7 @@ use super::{Quorum, round::Round};
 use crate::{
     clock::Moment,
     error::{NodeOutcome, NodeReports},
-    lane::ReplyTo,
+    lane::{Release, ReplyTo},
     node::{Answer, NodeFailure, Operation},
     options::Terms,
     owner_id::OwnerId,
@@ -27,13 +27,15 @@ pub(crate) struct Claim {
     pub(super) acquiring: Round,
     /// Places where our key was set again since.
     refilled: Vec<usize>,
+    /// It is certain that no majority granted.
+    pub(super) failed: bool,
     released: bool,
 }
 
 impl Claim {
     /// A claim on `key` with an owner id of its own, of which no node knows yet.
     pub(super) fn new(quorum: &Arc<Quorum>, key: Key, terms: Terms) -> Self {
-        let owner = OwnerId::from_entropy(&quorum.entropy);
+        let owner = OwnerId::from_entropy(&quorum.entropy, quorum.seat);
         let not_asked = vec![NodeOutcome::Failed(NodeFailure::NotAsked); quorum.lanes.len()];
         Self {
             quorum: Arc::clone(quorum),
@@ -42,6 +44,7 @@ impl Claim {
             node_timeout: terms.node_timeout,
             acquiring: Round::start(not_asked, |_| ()),
             refilled: Vec::new(),
+            failed: false,
             released: false,
         }
     }
@@ -106,10 +109,23 @@ impl Claim {
         let known = self.open_places();
         Round::start(known, |reply_to| {
             if let Some(lane) = self.quorum.lanes.get(reply_to.place) {
-                let (key, owner) = (self.key.clone(), self.owner);
-                lane.release(key, owner, self.node_timeout, Some(reply_to));
+                let (key, owner, timeout) = (self.key.clone(), self.owner, self.node_timeout);
+                let calls = self.calls(reply_to.place);
+                lane.release(Release { key, owner, calls, timeout }, Some(reply_to));
             }
         })
+    }
+
+    /// How many of those who wait a node has to call. Nobody waits for what nobody had. Otherwise the
+    /// next; and one node calls who stands in for it.
+    fn calls(&self, place: usize) -> u8 {
+        if self.failed {
+            0
+        } else if self.owner.one_of(self.quorum.lanes.len()) == place {
+            2
+        } else {
+            1
+        }
     }
 
     /// The outcomes of a round to come: pending where there may be a key of ours, known elsewhere.

@@ -13,6 +13,7 @@ use crate::{
     entropy::Entropy,
     error::{NodeOutcome, NodeReport, NodeReports},
     lane::Lane,
+    owner_id::Seat,
 };
 
 /// The nodes of a `Redlock` and the clock by which it judges.
@@ -21,6 +22,8 @@ pub(crate) struct Quorum {
     pub(crate) lanes: Vec<Lane>,
     pub(crate) clock: Clock,
     pub(crate) entropy: Entropy,
+    /// Where this process waits.
+    pub(crate) seat: Seat,
 }
 
 impl Quorum {

@@ -245,7 +245,7 @@ impl Master {
                 }
                 Ok(answer)
             }
-            Operation::Release { key, owner } => {
+            Operation::Release { key, owner, .. } => {
                 let answer = self.whose(key.as_str(), &owner.to_string(), now)?;
                 if answer == Answer::Done {
                     self.write(key.as_str(), None, now);
@@ -356,7 +356,8 @@ mod tests {
         master.load_scripts();
         master.crash(S(1));
         master.restart();
-        let operation = Operation::Release { key: Key::new("k"), owner: OwnerId::random() };
+        let operation =
+            Operation::Release { key: Key::new("k"), owner: OwnerId::random(), calls: 1 };
         let answer = master.execute(&operation, SendAs::Digest, S(2));
         assert_eq!(answer, Err(NodeFailure::NoScript));
     }

@@ -13,6 +13,7 @@ use crate::{
         Heard, Link, LinkId, Listener, Node, NodeFailure, NodeName, Operation, Outcome, SendAs,
         sealed::Sealed,
     },
+    owner_id::Seat,
     resource::Key,
 };
 
@@ -123,8 +124,8 @@ pub struct SimListener {
 impl Sealed for SimListener {}
 
 impl SimListener {
-    async fn ask(&mut self, key: &Key, watch: bool) -> Result<(), NodeFailure> {
-        let answer = self.open.world.watch(self.open.id, key, watch);
+    async fn ask(&mut self, key: &Key, seat: Seat, watch: bool) -> Result<(), NodeFailure> {
+        let answer = self.open.world.watch(self.open.id, key, seat, watch);
         match timeout(self.limit, answer).await {
             Ok(Ok(Ok(_))) => Ok(()),
             Ok(Ok(Err(failure))) => Err(failure),
@@ -135,12 +136,12 @@ impl SimListener {
 }
 
 impl Listener for SimListener {
-    async fn watch(&mut self, key: &Key) -> Result<(), NodeFailure> {
-        self.ask(key, true).await
+    async fn watch(&mut self, key: &Key, seat: Seat) -> Result<(), NodeFailure> {
+        self.ask(key, seat, true).await
     }
 
-    async fn unwatch(&mut self, key: &Key) -> Result<(), NodeFailure> {
-        self.ask(key, false).await
+    async fn unwatch(&mut self, key: &Key, seat: Seat) -> Result<(), NodeFailure> {
+        self.ask(key, seat, false).await
     }
 
     async fn heard(&mut self) -> Result<Heard, NodeFailure> {

@@ -1,11 +1,14 @@
 //! What a simulated server does with what it receives.
 
+use std::collections::BTreeMap;
+
 use super::{
-    wire::{Connection, Reply, Request},
+    wire::{Reply, Request},
     world::{State, connection_mut},
 };
 use crate::{
     node::{Answer, Heard, LinkId, Operation},
+    owner_id::{OwnerId, Seat},
     resource::Key,
 };
 
@@ -48,8 +51,10 @@ impl State {
             Request::Call { operation, send_as } => {
                 let outcome = server.master.execute(&operation, send_as, now);
                 self.operations = self.operations.saturating_add(1);
-                if let (Operation::Release { key, .. }, Ok(Answer::Done)) = (&operation, &outcome) {
-                    self.announce(node, key);
+                if let (Operation::Release { key, owner, calls }, Ok(Answer::Done)) =
+                    (&operation, &outcome)
+                {
+                    self.announce(node, key, *owner, *calls);
                 }
                 // A request that the network doubled is executed twice; one reply is enough.
                 if number > 0 {
@@ -58,10 +63,10 @@ impl State {
                     self.note(|_| format!("doubled request executed: {outcome:?}"));
                 }
             }
-            Request::Watch { key, watch } => {
+            Request::Watch { key, seat, watch } => {
                 connection_mut(&mut self.connections, id, |connection| {
                     if watch {
-                        connection.watches.insert(key);
+                        connection.watches.insert(key, seat);
                     } else {
                         connection.watches.remove(&key);
                     }
@@ -75,15 +80,28 @@ impl State {
         }
     }
 
-    /// Tells those who listen of a release.
-    fn announce(&mut self, node: usize, key: &Key) {
-        let listens =
-            |c: &&Connection| c.node == node && c.open_at_server && c.watches.contains(key);
-        let listening = self.connections.iter().filter(|(_, connection)| listens(connection));
-        let ids: Vec<u64> = listening.map(|(id, _)| *id).collect();
-        let listeners = u32::try_from(ids.len()).unwrap_or(u32::MAX);
-        for id in ids {
-            self.reply(id, 0, Reply::Heard(Heard { key: key.clone(), listeners }));
+    /// Calls those who wait and are next: so many seats behind the owner's.
+    fn announce(&mut self, node: usize, key: &Key, owner: OwnerId, calls: u8) {
+        let mut sitting: BTreeMap<Seat, Vec<u64>> = BTreeMap::new();
+        for (id, connection) in &self.connections {
+            let seat = connection.watches.get(key);
+            let is_there = connection.node == node && connection.open_at_server;
+            if let Some(seat) = seat.filter(|_| is_there) {
+                sitting.entry(*seat).or_default().push(*id);
+            }
+        }
+        let own = sitting.remove(&owner.seat());
+        let others = owner.seat().ring_after().filter_map(|seat| sitting.remove(&seat));
+        let mut called: Vec<Vec<u64>> = others.take(calls.into()).collect();
+        if called.is_empty() && calls > 0 {
+            called.extend(own);
+        }
+        for (rank, ids) in (0..).zip(called) {
+            let sharing = u32::try_from(ids.len()).unwrap_or(u32::MAX);
+            for id in ids {
+                let heard = Heard { key: key.clone(), owner, rank, sharing };
+                self.reply(id, 0, Reply::Heard(heard));
+            }
         }
     }
 

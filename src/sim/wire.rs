@@ -1,6 +1,6 @@
 //! What goes over the simulated network: messages, and the two ends of a connection.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 use tokio::{
     sync::{mpsc, oneshot},
@@ -9,6 +9,7 @@ use tokio::{
 
 use crate::{
     node::{Heard, LinkId, NodeFailure, Operation, Outcome, SendAs},
+    owner_id::Seat,
     resource::Key,
 };
 
@@ -17,7 +18,7 @@ use crate::{
 pub(super) enum Request {
     Hello { stale: Vec<LinkId> },
     Call { operation: Operation, send_as: SendAs },
-    Watch { key: Key, watch: bool },
+    Watch { key: Key, seat: Seat, watch: bool },
     Close,
 }
 
@@ -56,8 +57,8 @@ pub(super) struct Connection {
     pub(super) closed: Option<oneshot::Sender<String>>,
     /// Where announcements go.
     pub(super) hears: Option<mpsc::UnboundedSender<Heard>>,
-    /// What it listens for, at the server.
-    pub(super) watches: BTreeSet<Key>,
+    /// What it listens for at the server, and on which seat.
+    pub(super) watches: BTreeMap<Key, Seat>,
     pub(super) open_at_client: bool,
     pub(super) next_number: u64,
     pub(super) last_arrival: [Instant; 2],

@@ -8,7 +8,7 @@
 //! that is swallowed on the way puts all later ones out of step.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, VecDeque},
+    collections::{BTreeMap, VecDeque},
     fmt::Debug,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
@@ -27,6 +27,7 @@ use super::{
 };
 use crate::{
     node::{Heard, LinkId, NodeFailure, Operation, Outcome, SendAs},
+    owner_id::Seat,
     resource::Key,
 };
 
@@ -175,13 +176,14 @@ impl World {
         &self,
         connection: u64,
         key: &Key,
+        seat: Seat,
         watch: bool,
     ) -> oneshot::Receiver<Outcome> {
         let (asked, answer) = oneshot::channel();
         self.with(|state| {
             state.ask(
                 connection,
-                Request::Watch { key: key.clone(), watch },
+                Request::Watch { key: key.clone(), seat, watch },
                 Some(Asked::Call(asked)),
             );
         });
@@ -240,7 +242,7 @@ impl State {
             asked: VecDeque::new(),
             closed: Some(closed),
             hears: None,
-            watches: BTreeSet::new(),
+            watches: BTreeMap::new(),
             open_at_client: true,
             next_number: 0,
             last_arrival: [now, now],

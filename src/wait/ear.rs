@@ -24,12 +24,14 @@ use crate::{
     clock::due_after,
     entropy::Entropy,
     node::{Heard, Listener, Node, NodeFailure},
+    owner_id::{OwnerId, Seat},
     resource::Key,
     tasks::Spawner,
 };
 
-/// How long a key is still listened for after the last waiter has gone: there may soon be another.
-const LINGER: Duration = Duration::from_secs(1);
+/// How long a key is still listened for after the last waiter has gone: there may soon be another. Not
+/// for longer, and not after a call that nobody followed: it was meant for somebody who waits.
+const LINGER: Duration = Duration::from_millis(100);
 const RECONNECT: Backoff =
     Backoff { first: Duration::from_millis(50), cap: Duration::from_secs(1) };
 
@@ -40,8 +42,8 @@ pub(super) enum Ring {
     Listening { node: usize },
     /// This node's announcements are no longer heard.
     Deaf { node: usize },
-    /// It was released on this node, with so many processes listening.
-    Free { node: usize, listeners: u32 },
+    /// It was released on this node, and this process is next, or stands in for the next.
+    Free { node: usize, owner: OwnerId, rank: u32, sharing: u32 },
 }
 
 #[derive(Debug)]
@@ -51,11 +53,12 @@ enum Wish {
 }
 
 /// The ears of one `Redlock`, one per node.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Ears(Arc<Hub>);
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Hub {
+    seat: Seat,
     /// The latest waiter of each key, with the number of its watch.
     waiting: Mutex<BTreeMap<Key, (u64, mpsc::UnboundedSender<Ring>)>>,
     last_watch: AtomicU64,
@@ -73,6 +76,16 @@ pub(super) struct Watch {
 }
 
 impl Ears {
+    pub(crate) fn new(seat: Seat) -> Self {
+        Self(Arc::new(Hub {
+            seat,
+            waiting: Mutex::default(),
+            last_watch: AtomicU64::new(0),
+            closed: AtomicBool::new(false),
+            wishes: Mutex::default(),
+        }))
+    }
+
     /// Grows an ear for one more node. The task ends with the ears.
     pub(crate) fn grow<N: Node>(
         &self,
@@ -151,10 +164,9 @@ impl Hub {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn ring(&self, key: &Key, ring: Ring) {
-        if let Some((_, waiter)) = self.waiting().get(key) {
-            waiter.send(ring).ok();
-        }
+    /// Whether somebody waits who hears it.
+    fn ring(&self, key: &Key, ring: Ring) -> bool {
+        self.waiting().get(key).is_some_and(|(_, waiter)| waiter.send(ring).is_ok())
     }
 }
 
@@ -272,9 +284,9 @@ impl<N: Node> Ear<N> {
             let missing = self.wanted.keys().find(|key| !subscribed.contains(*key)).cloned();
             let done = if let Some(key) = unwanted {
                 subscribed.remove(&key);
-                self.unless_closed(listener.unwatch(&key)).await?
+                self.unless_closed(listener.unwatch(&key, self.hub.seat)).await?
             } else if let Some(key) = missing {
-                let watched = self.unless_closed(listener.watch(&key)).await?;
+                let watched = self.unless_closed(listener.watch(&key, self.hub.seat)).await?;
                 subscribed.insert(key);
                 watched
             } else if self.wanted.is_empty() {
@@ -304,9 +316,14 @@ impl<N: Node> Ear<N> {
         }
     }
 
-    fn ring(&self, heard: &Heard) {
-        let ring = Ring::Free { node: self.place, listeners: heard.listeners };
-        self.hub.ring(&heard.key, ring);
+    fn ring(&mut self, heard: &Heard) {
+        let Heard { key, owner, rank, sharing } = heard;
+        let ring = Ring::Free { node: self.place, owner: *owner, rank: *rank, sharing: *sharing };
+        if !self.hub.ring(key, ring) {
+            if let Some(wanted) = self.wanted.get_mut(key).filter(|wanted| wanted.watches == 0) {
+                wanted.until = Some(Instant::now());
+            }
+        }
     }
 }
 

@@ -1,14 +1,14 @@
 //! Waiting for a lock that somebody else holds.
 //!
 //! Within a process the waiters of a resource queue in the order in which they came, and only the first
-//! of them, the head, talks to the nodes. Between processes nobody is in charge of the order; but each
-//! head counts the releases that it has waited through, and lets those go first that have waited
-//! through more. So the order is nearly that of arrival, and few try at a time.
+//! of them, the head, talks to the nodes. The heads of different processes sit in a ring: a release
+//! calls the next one, and the one after it to stand in. So the lock goes round the processes, and each
+//! of them is woken when it is its turn, however many wait.
 
 pub(crate) mod ear;
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -20,20 +20,25 @@ use tokio::{
 
 use self::ear::{Ears, Ring, Watch};
 use crate::{
+    backoff::Backoff,
     clock::due_after,
     error::{NodeOutcome, NodeReports},
     node::{Answer, NodeFailure},
+    owner_id::{OwnerId, Seat},
     quorum::{Quorum, acquire::Order, tally},
     resource::Key,
 };
 
 /// The longest time for which a head does not look by itself, before it is spread by a quarter.
 const LOOK_AT_LATEST: Duration = Duration::from_secs(2);
-/// After a release, how much later than its predecessor the next in line tries.
-const TURN: Duration = Duration::from_millis(1);
-/// The most turns that anyone waits after a release. Those who are later than that try together, and
-/// the node that is asked first tells them apart.
-const MAX_TURNS: u32 = 3;
+/// How much later than the one who is called first the one tries who stands in for it.
+const STAND_IN_AFTER: Duration = Duration::from_millis(4);
+/// How much later than those who wait one tries who has just come.
+const NEWCOMER_AFTER: Duration = Duration::from_millis(4);
+/// After a split vote, in which nobody can have been granted.
+const SPLIT: Backoff = Backoff { first: Duration::from_millis(2), cap: Duration::from_millis(200) };
+/// How many releases that it hears of at the same time a head can tell apart.
+const MAX_HEARD: usize = 8;
 
 /// For so long after somebody had to wait for it, a lock is expected to be contended still.
 const STILL_CONTENDED: Duration = Duration::from_secs(1);
@@ -42,7 +47,7 @@ const MAX_CONTENDED: usize = 1_024;
 const HEAR_FIRST: Duration = Duration::from_millis(5);
 
 /// The queues of one `Redlock`.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Queues {
     by_key: Mutex<BTreeMap<Key, Arc<AsyncMutex<Head>>>>,
     /// What was contended, and when last.
@@ -67,12 +72,24 @@ pub(crate) struct Head {
     listening: BTreeSet<usize>,
     /// Whether it has looked since it is told of releases.
     has_looked: bool,
-    /// How often each node announced a release since this head is the head.
-    heard: BTreeMap<usize, u32>,
     looks: usize,
+    /// Votes that were split, in a row.
+    splits: u32,
+}
+
+/// A release that calls this process first.
+#[derive(Clone, Debug)]
+struct Release {
+    owner: OwnerId,
+    /// The nodes that announced it.
+    on: BTreeSet<usize>,
 }
 
 impl Queues {
+    pub(crate) fn new(seat: Seat) -> Self {
+        Self { by_key: Mutex::default(), contended: Mutex::default(), ears: Ears::new(seat) }
+    }
+
     /// Takes a place at the end of a resource's queue. It is left by dropping the ticket.
     pub(crate) fn enter(&self, key: &Key) -> Ticket<'_> {
         let mut queues = self.by_key.lock().unwrap_or_else(PoisonError::into_inner);
@@ -122,7 +139,7 @@ impl Ticket<'_> {
 
 impl Head {
     fn begin(&mut self) {
-        self.heard.clear();
+        self.splits = 0;
         // What was announced to its predecessors is not news for this one.
         while let Some(Ok(ring)) = self.watch.as_mut().map(|watch| watch.rings.try_recv()) {
             self.note(ring);
@@ -168,8 +185,7 @@ impl Head {
             }
         }
         self.has_looked = self.listening.len() >= quorum.size();
-        let newcomer = Some(due_after(TURN.saturating_mul(MAX_TURNS.saturating_add(1))));
-        self.wait_until_free(quorum, Duration::MAX, left, newcomer, Vec::new()).await
+        self.wait_until_free(quorum, Duration::MAX, left, Some(due_after(NEWCOMER_AFTER))).await
     }
 
     fn listen(&mut self, queues: &Queues, key: &Key) {
@@ -191,11 +207,14 @@ impl Head {
     ) -> Order {
         queues.note_contention(key);
         self.listen(queues, key);
-        // What the failed attempt had set is released, and announced to ourselves as well.
-        let granted = NodeOutcome::Answered(Answer::Done);
-        let own = nodes.iter().enumerate().filter(|(_, report)| report.outcome == granted);
-        let own = own.map(|(place, _)| place).collect();
-        self.wait_until_free(quorum, free_after(nodes), left, None, own).await
+        let retry = if is_split(nodes) {
+            self.splits = self.splits.saturating_add(1);
+            Some(due_after(SPLIT.random_delay(self.splits, &quorum.entropy)))
+        } else {
+            self.splits = 0;
+            None
+        };
+        self.wait_until_free(quorum, free_after(nodes), left, retry).await
     }
 
     /// Waits for a release, or until `free_after` by itself, or for its `turn`.
@@ -204,26 +223,22 @@ impl Head {
         quorum: &Quorum,
         free_after: Duration,
         left: Duration,
-        mut turn: Option<Instant>,
-        mut own: Vec<usize>,
+        turn: Option<Instant>,
     ) -> Order {
         let free_after = free_after.min(LOOK_AT_LATEST);
         let spread = quorum.entropy.percent().saturating_add(400);
         let free_after = free_after.saturating_mul(spread).checked_div(400).unwrap_or(free_after);
         let is_last = left <= free_after;
-        let look = due_after(free_after.max(TURN).min(left));
+        let look = due_after(free_after.max(STAND_IN_AFTER).min(left));
         let first = quorum.first_voting();
-        let mut free_on: Vec<usize> = Vec::new();
+        let (mut turn, mut stands_at) = (turn, None);
+        let mut heard: VecDeque<Release> = VecDeque::new();
         loop {
             let Some(watch) = &mut self.watch else { return Order::All };
             let ring = tokio::select! {
                 biased;
                 ring = watch.rings.recv() => ring,
-                () = at(turn) => {
-                    // Where it is known to be free.
-                    let free = free_on.iter().copied().min().unwrap_or(first);
-                    return Order::First(if free_on.contains(&first) { first } else { free });
-                }
+                () = at(turn) => return Order::First(stands_at.unwrap_or(first)),
                 // The last time: whoever reads why not wants to know it of every node.
                 () = sleep_until(look), if is_last => return Order::All,
                 () = sleep_until(look) => {
@@ -235,7 +250,6 @@ impl Head {
             match ring {
                 // The ears are closed, and so is the rest.
                 None => return Order::All,
-                Some(Ring::Free { node, .. }) if own.contains(&node) => own.retain(|o| *o != node),
                 Some(ring @ (Ring::Listening { .. } | Ring::Deaf { .. })) => {
                     self.note(ring);
                     if !self.has_looked && self.listening.len() >= quorum.size() {
@@ -244,16 +258,15 @@ impl Head {
                         return Order::First(first);
                     }
                 }
-                Some(Ring::Free { node, listeners }) => {
-                    let heard = self.heard.entry(node).or_default();
-                    *heard = heard.saturating_add(1);
-                    if !free_on.contains(&node) {
-                        free_on.push(node);
-                    }
-                    // It is free where it will be asked first, or on a majority.
-                    if node == first || free_on.len() >= quorum.size() {
-                        let heard = self.heard.values().copied().max().unwrap_or(0);
-                        turn = Some(due_after(TURN.saturating_mul(turns_before(listeners, heard))));
+                // Called by one node only, and later than the one who is next.
+                Some(Ring::Free { node, rank: 1.., .. }) => {
+                    turn = Some(due_after(STAND_IN_AFTER));
+                    stands_at = Some(node);
+                }
+                Some(Ring::Free { node, owner, sharing, .. }) => {
+                    // Where one process alone is called it may ask all at once.
+                    if announced(&mut heard, owner, node) == quorum.size() {
+                        return if sharing <= 1 { Order::All } else { Order::First(first) };
                     }
                 }
             }
@@ -261,10 +274,32 @@ impl Head {
     }
 }
 
-/// How many others are likely to have waited longer: of those that listen one has just released, and
-/// one is this one; each release that this one has waited through let one of them in.
-fn turns_before(listeners: u32, heard: u32) -> u32 {
-    listeners.saturating_sub(2).saturating_sub(heard).min(MAX_TURNS)
+/// By how many nodes this owner's release has been announced, with this one.
+fn announced(heard: &mut VecDeque<Release>, owner: OwnerId, node: usize) -> usize {
+    let known = heard.iter().position(|release| release.owner == owner);
+    let known = known.and_then(|place| heard.remove(place));
+    let mut release = known.unwrap_or(Release { owner, on: BTreeSet::new() });
+    release.on.insert(node);
+    let nodes = release.on.len();
+    heard.push_back(release);
+    if heard.len() > MAX_HEARD {
+        heard.pop_front();
+    }
+    nodes
+}
+
+/// Whether nobody can have been granted: too few nodes said that they are another's. Nodes that were not
+/// asked are likely to be as the one that refused.
+fn is_split(nodes: &NodeReports) -> bool {
+    let is_taken = |outcome: &NodeOutcome| {
+        matches!(
+            outcome,
+            NodeOutcome::Answered(Answer::Taken { .. })
+                | NodeOutcome::Failed(NodeFailure::NotAsked)
+        )
+    };
+    let taken = nodes.iter().filter(|report| is_taken(&report.outcome)).count();
+    taken < tally::quorum(nodes.iter().count())
 }
 
 /// When a quorum of nodes is likely to be free, by what they said. Nodes that were not asked, because
@@ -325,10 +360,26 @@ mod tests {
     }
 
     #[test]
-    fn who_has_waited_through_more_releases_tries_first() {
-        // Ten listen: one has just released, nine wait.
-        let turns: Vec<u32> = (0..10).map(|heard| turns_before(10, heard)).collect();
-        assert_eq!(turns, [3, 3, 3, 3, 3, 3, 2, 1, 0, 0]);
-        assert_eq!(turns_before(1, 1), 0);
+    fn a_vote_is_split_when_nobody_can_have_a_majority() {
+        let done = NodeOutcome::Answered(Answer::Done);
+        let down = NodeOutcome::Failed(NodeFailure::Unresponsive);
+        let not_asked = NodeOutcome::Failed(NodeFailure::NotAsked);
+        assert!(is_split(&reports(&[taken(1), done.clone(), down.clone()])));
+        assert!(is_split(&reports(&[taken(1), taken(1), done.clone(), done.clone(), down])));
+        assert!(!is_split(&reports(&[taken(1), taken(1), done])));
+        assert!(!is_split(&reports(&[taken(1), not_asked.clone(), not_asked])));
+    }
+
+    #[test]
+    fn releases_are_told_apart_and_not_remembered_for_ever() {
+        let mut heard = VecDeque::new();
+        let owners: Vec<OwnerId> = (0..100).map(|_| OwnerId::random()).collect();
+        for owner in &owners {
+            assert_eq!(announced(&mut heard, *owner, 1), 1);
+            assert_eq!(announced(&mut heard, *owner, 1), 1);
+            assert_eq!(announced(&mut heard, *owner, 2), 2);
+        }
+        assert_eq!(heard.len(), MAX_HEARD);
+        assert!(heard.iter().all(|release| release.on.len() == 2));
     }
 }

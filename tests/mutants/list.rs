@@ -199,11 +199,11 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         name: "owner_id_reused",
         rule: "each attempt has an owner id of its own",
         file: "src/quorum/claim.rs",
-        text: "let owner = OwnerId::from_entropy(&quorum.entropy);",
+        text: "let owner = OwnerId::from_entropy(&quorum.entropy, quorum.seat);",
         instead: "let address = Arc::as_ptr(quorum).addr();
         let rng = rand::SeedableRng::seed_from_u64(u64::try_from(address).unwrap_or_default());
         let entropy = crate::entropy::Entropy::Seeded(Arc::new(std::sync::Mutex::new(rng)));
-        let owner = OwnerId::from_entropy(&entropy);",
+        let owner = OwnerId::from_entropy(&entropy, quorum.seat);",
         witness: Simulation,
     },
     // Taking back what a round has set.
@@ -521,7 +521,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         name: "simulated_release_of_anothers_key",
         rule: "only the owner's key is deleted",
         file: "src/sim/master.rs",
-        text: "Operation::Release { key, owner } => {
+        text: "Operation::Release { key, owner, .. } => {
                 let answer = self.whose(key.as_str(), &owner.to_string(), now)?;",
         instead: "Operation::Release { key, .. } => {
                 let answer = Answer::Done;",

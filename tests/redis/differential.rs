@@ -162,7 +162,7 @@ impl<W: World> Side<W> {
         }
         let nobody = OwnerId::random();
         for name in KEYS {
-            let look = Operation::Release { key: Key::new(name), owner: nobody };
+            let look = Operation::Release { key: Key::new(name), owner: nobody, calls: 1 };
             let outcome = self.link.call(&look, SendAs::Text, LIMIT).await;
             let value = if outcome.is_ok() { world.get(name) } else { None };
             outcomes.push(outcome);
@@ -182,7 +182,7 @@ impl Question {
                 Operation::Extend { key: Key::new(key), owner: owners[owner], ttl_ms }
             }
             Self::Release { key, owner } => {
-                Operation::Release { key: Key::new(key), owner: owners[owner] }
+                Operation::Release { key: Key::new(key), owner: owners[owner], calls: 2 }
             }
             Self::Ping => Operation::Ping { nonce: 7 },
         }

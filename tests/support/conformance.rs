@@ -7,7 +7,7 @@ use std::{future::poll_fn, pin::pin, task::Poll, time::Duration};
 
 use futures::future::maybe_done;
 use quorumlock::{
-    Key, OwnerId,
+    Key, OwnerId, Seat,
     node::{Answer, Heard, Link, LinkId, Listener, Node, NodeFailure, Operation, Outcome, SendAs},
 };
 
@@ -51,6 +51,7 @@ const LONG: Duration = Duration::from_secs(30);
 const LONGER: Duration = Duration::from_secs(60);
 const SHORT: Duration = Duration::from_millis(60);
 const KEY: &str = "lock:a";
+const SEAT: Seat = Seat::new(7);
 const SOMEONE: &str = "someone else";
 
 /// One test for each behaviour: `conformance_tests!(tokio::test, MyWorld::start())`.
@@ -84,7 +85,8 @@ macro_rules! conformance_tests {
             a_dead_server_is_unreachable
             a_closed_link_leaves_no_client
             a_dropped_link_leaves_no_client
-            a_listener_hears_a_release_and_how_many_listen
+            a_listener_hears_whose_release_it_was_and_who_shares_its_seat
+            a_release_calls_the_next_in_the_ring_and_one_to_stand_in
             a_listener_does_not_hear_what_was_released_before
             a_listener_does_not_hear_releases_that_release_nothing
             a_listener_does_not_hear_of_other_keys
@@ -130,7 +132,7 @@ fn extend(owner: OwnerId, ttl: Duration) -> Operation {
 }
 
 fn release(owner: OwnerId) -> Operation {
-    Operation::Release { key: Key::new(KEY), owner }
+    Operation::Release { key: Key::new(KEY), owner, calls: 2 }
 }
 
 fn ping() -> Operation {
@@ -453,8 +455,12 @@ pub async fn a_dropped_link_leaves_no_client(world: &impl World) {
 type ListenerOf<W> = <<W as World>::Node as Node>::Listener;
 
 async fn listen<W: World>(world: &W) -> ListenerOf<W> {
+    listen_on(world, SEAT).await
+}
+
+async fn listen_on<W: World>(world: &W, seat: Seat) -> ListenerOf<W> {
     let mut listener = world.node().listen().await.expect("a connection");
-    listener.watch(&Key::new(KEY)).await.expect("watched");
+    listener.watch(&Key::new(KEY), seat).await.expect("watched");
     listener
 }
 
@@ -474,24 +480,48 @@ async fn ends(listener: &mut impl Listener) {
     assert!(heard.is_err(), "{heard:?}");
 }
 
-/// Acquires and releases a key.
-async fn come_and_go(link: &impl Link, key: &str) {
+/// Acquires and releases a key. Whose it was.
+async fn come_and_go(link: &impl Link, key: &str) -> OwnerId {
     let (key, owner) = (Key::new(key), OwnerId::random());
     let acquire = Operation::Acquire { key: key.clone(), owner, ttl_ms: ms(LONG) };
     assert_eq!(ask(link, acquire).await, Ok(Answer::Done));
-    assert_eq!(ask(link, Operation::Release { key, owner }).await, Ok(Answer::Done));
+    assert_eq!(ask(link, Operation::Release { key, owner, calls: 2 }).await, Ok(Answer::Done));
+    owner
 }
 
-pub async fn a_listener_hears_a_release_and_how_many_listen(world: &impl World) {
+pub async fn a_listener_hears_whose_release_it_was_and_who_shares_its_seat(world: &impl World) {
+    let heard = |owner, sharing| Heard { key: Key::new(KEY), owner, rank: 0, sharing };
     let (link, mut first) = (connect(world).await, listen(world).await);
-    come_and_go(&link, KEY).await;
-    assert_eq!(hears(&mut first).await, Heard { key: Key::new(KEY), listeners: 1 });
+    let owner = come_and_go(&link, KEY).await;
+    assert_eq!(hears(&mut first).await, heard(owner, 1));
 
     let mut second = listen(world).await;
-    come_and_go(&link, KEY).await;
+    let owner = come_and_go(&link, KEY).await;
     for listener in [&mut first, &mut second] {
-        assert_eq!(hears(listener).await, Heard { key: Key::new(KEY), listeners: 2 });
+        assert_eq!(hears(listener).await, heard(owner, 2));
         hears_nothing(listener).await;
+    }
+}
+
+pub async fn a_release_calls_the_next_in_the_ring_and_one_to_stand_in(world: &impl World) {
+    let link = connect(world).await;
+    let seats = [3, 9, 20].map(Seat::new);
+    let mut listeners = Vec::new();
+    for seat in seats {
+        listeners.push(listen_on(world, seat).await);
+    }
+    for _ in 0..12 {
+        let owner = come_and_go(&link, KEY).await;
+        let own = owner.seat().number();
+        // Who sits at the owner's own seat is the last.
+        let first = seats.iter().position(|seat| seat.number() > own).unwrap_or(0);
+        let heard = |rank| Heard { key: Key::new(KEY), owner, rank, sharing: 1 };
+        listeners.rotate_left(first);
+        let [next, stands_in, other] = &mut listeners[..] else { panic!("three listen") };
+        assert_eq!(hears(next).await, heard(0), "{owner:?}");
+        assert_eq!(hears(stands_in).await, heard(1), "{owner:?}");
+        hears_nothing(other).await;
+        listeners.rotate_right(first);
     }
 }
 
@@ -517,17 +547,17 @@ pub async fn a_listener_does_not_hear_of_other_keys(world: &impl World) {
 
 pub async fn a_listener_hears_nothing_more_after_unwatching(world: &impl World) {
     let (link, mut listener) = (connect(world).await, listen(world).await);
-    listener.unwatch(&Key::new(KEY)).await.expect("unwatched");
+    listener.unwatch(&Key::new(KEY), SEAT).await.expect("unwatched");
     come_and_go(&link, KEY).await;
     hears_nothing(&mut listener).await;
-    listener.watch(&Key::new(KEY)).await.expect("watched again");
+    listener.watch(&Key::new(KEY), SEAT).await.expect("watched again");
     come_and_go(&link, KEY).await;
     hears(&mut listener).await;
 }
 
 pub async fn a_listener_hears_of_every_key_that_it_watches(world: &impl World) {
     let (link, mut listener) = (connect(world).await, listen(world).await);
-    listener.watch(&Key::new("lock:b")).await.expect("watched");
+    listener.watch(&Key::new("lock:b"), SEAT).await.expect("watched");
     for key in [KEY, "lock:b", KEY] {
         come_and_go(&link, key).await;
         assert_eq!(hears(&mut listener).await.key, Key::new(key));
@@ -537,7 +567,7 @@ pub async fn a_listener_hears_of_every_key_that_it_watches(world: &impl World) {
 pub async fn watching_at_a_frozen_server_fails_in_time(world: &impl World) {
     let mut listener = listen(world).await;
     world.freeze();
-    let watched = tokio::time::timeout(SOON, listener.watch(&Key::new("lock:b"))).await;
+    let watched = tokio::time::timeout(SOON, listener.watch(&Key::new("lock:b"), SEAT)).await;
     let watched = watched.expect("bounded by the listener itself");
     assert!(watched.is_err(), "nobody can have said so");
     world.thaw();

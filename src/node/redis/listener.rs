@@ -16,10 +16,12 @@ use tokio::{
 use super::{Task, not_connected, send, unreachable};
 use crate::{
     node::{Heard, Listener, NodeFailure, sealed::Sealed},
+    owner_id::{OwnerId, Seat},
     resource::Key,
 };
 
-/// A connection to a Redis or Valkey server that hears of releases. The channel is the key's name.
+/// A connection to a Redis or Valkey server that hears of releases. The channels are the key's name and
+/// three characters more, as `release.lua` has them.
 #[derive(Debug)]
 pub struct RedisListener {
     client: Client,
@@ -68,13 +70,30 @@ enum Subscribed {
     ToNothing,
 }
 
+/// Where a release is heard, and where it is seen that somebody waits at all. All names are the key's
+/// with as many characters more, so that no key's channel is another's.
+fn channels(key: &Key, seat: Seat) -> Vec<String> {
+    vec![format!("{}/--", key.as_str()), format!("{}/{:02}", key.as_str(), seat.number())]
+}
+
+/// Reads what `release.lua` publishes: rank, how many share the seat, and whose it was.
+fn read(channel: &str, text: &str) -> Option<Heard> {
+    let (key, _) = channel.split_at_checked(channel.len().checked_sub(3)?)?;
+    let mut words = text.split(' ');
+    let rank = words.next()?.parse().ok()?;
+    let sharing = words.next()?.parse().ok()?;
+    let owner = OwnerId::parse(words.next()?)?;
+    Some(Heard { key: Key::new(key), owner, rank, sharing })
+}
+
 impl Sealed for RedisListener {}
 
 impl Listener for RedisListener {
-    async fn watch(&mut self, key: &Key) -> Result<(), NodeFailure> {
+    async fn watch(&mut self, key: &Key, seat: Seat) -> Result<(), NodeFailure> {
         let (client, limit) = (self.client.clone(), self.limit);
+        let channels = channels(key, seat);
         self.ask(async move {
-            client.subscribe(key.as_str()).await?;
+            client.subscribe(channels).await?;
             match confirm(&client, limit).await? {
                 Subscribed::AsAsked => Ok(()),
                 Subscribed::ToNothing => {
@@ -85,10 +104,11 @@ impl Listener for RedisListener {
         .await
     }
 
-    async fn unwatch(&mut self, key: &Key) -> Result<(), NodeFailure> {
+    async fn unwatch(&mut self, key: &Key, seat: Seat) -> Result<(), NodeFailure> {
         let (client, limit) = (self.client.clone(), self.limit);
+        let channels = channels(key, seat);
         self.ask(async move {
-            client.unsubscribe(key.as_str()).await?;
+            client.unsubscribe(channels).await?;
             confirm(&client, limit).await.map(drop)
         })
         .await
@@ -103,14 +123,40 @@ impl Listener for RedisListener {
             };
             match message {
                 Ok(message) => {
-                    let listeners = message.value.as_u64().and_then(|n| u32::try_from(n).ok());
-                    let (key, listeners) = (Key::new(&message.channel), listeners.unwrap_or(1));
-                    return Ok(Heard { key, listeners });
+                    let text = message.value.as_str().unwrap_or_default();
+                    // Somebody else's message on our channel is nothing.
+                    if let Some(heard) = read(&message.channel, &text) {
+                        return Ok(heard);
+                    }
                 }
                 // Too slow to hear them all. What was missed costs somebody some time.
                 Err(RecvError::Lagged(_)) => {}
                 Err(RecvError::Closed) => return Err(unreachable("the connection was closed")),
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_release_lua_publishes_is_read_and_nothing_else() {
+        let owner = OwnerId::random();
+        let heard = Heard { key: Key::new("lock:a/07"), owner, rank: 1, sharing: 3 };
+        assert_eq!(read("lock:a/07/31", &format!("1 3 {owner}")), Some(heard));
+        for text in ["", "1", "1 3", "1 3 x", "-1 3 00000000000000000000000000000000"] {
+            assert_eq!(read("lock:a/07", text), None, "{text}");
+        }
+        assert_eq!(read("é", &format!("1 3 {owner}")), None);
+    }
+
+    #[test]
+    fn no_channel_belongs_to_two_keys() {
+        let (a, b) = (Key::new("lock:a"), Key::new("lock:a/07"));
+        let of = |key: &Key| channels(key, Seat::new(7));
+        assert_eq!(of(&a), ["lock:a/--", "lock:a/07"]);
+        assert!(of(&a).iter().all(|channel| !of(&b).contains(channel)));
     }
 }

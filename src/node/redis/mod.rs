@@ -204,15 +204,15 @@ impl Link for RedisLink {
 
 impl RedisLink {
     fn request(&self, operation: &Operation, send_as: SendAs) -> (&'static str, Vec<Value>) {
-        let (script, digest, key, owner, ttl_ms) = match operation {
+        let (script, digest, key, owner, number) = match operation {
             Operation::Acquire { key, owner, ttl_ms } => {
-                (Script::Acquire, &self.digests.acquire, key, owner, Some(*ttl_ms))
+                (Script::Acquire, &self.digests.acquire, key, owner, *ttl_ms)
             }
             Operation::Extend { key, owner, ttl_ms } => {
-                (Script::Extend, &self.digests.extend, key, owner, Some(*ttl_ms))
+                (Script::Extend, &self.digests.extend, key, owner, *ttl_ms)
             }
-            Operation::Release { key, owner } => {
-                (Script::Release, &self.digests.release, key, owner, None)
+            Operation::Release { key, owner, calls } => {
+                (Script::Release, &self.digests.release, key, owner, u64::from(*calls))
             }
             Operation::Ping { nonce } => return ("PING", vec![nonce.to_string().into()]),
         };
@@ -220,9 +220,8 @@ impl RedisLink {
             SendAs::Digest => ("EVALSHA", digest.clone()),
             SendAs::Text => ("EVAL", Value::from_static_str(script.text())),
         };
-        let mut args = vec![body, Value::Integer(1), key.as_str().into(), owner.to_string().into()];
-        args.extend(ttl_ms.map(|ms| Value::from(ms.to_string())));
-        (command, args)
+        let (owner, number) = (owner.to_string().into(), number.to_string().into());
+        (command, vec![body, Value::Integer(1), key.as_str().into(), owner, number])
     }
 }
 

@@ -49,7 +49,8 @@ fn main() {
 /// Takes and gives back the lock until the time is up, and prints each wait in microseconds.
 #[tokio::main(flavor = "current_thread")]
 async fn client(urls: &str, seconds: u64) {
-    let redlock = Redlock::connect(urls.split(',')).await.expect("masters");
+    let redlock =
+        Redlock::builder().nodes(urls.split(',')).new_fleet().connect().await.expect("masters");
     let end = Instant::now() + Duration::from_secs(seconds);
     let mut waits = Vec::new();
     while Instant::now() < end {

@@ -37,7 +37,7 @@ async fn main() {
     let fleets = [&healthy, &frozen, &dead];
     let mut redlocks = Vec::new();
     for fleet in fleets {
-        redlocks.push(Redlock::connect(fleet.urls()).await.unwrap());
+        redlocks.push(Redlock::builder().nodes(fleet.urls()).new_fleet().connect().await.unwrap());
     }
     signal(&frozen, "-STOP");
     signal(&dead, "-KILL");

@@ -61,9 +61,9 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let cluster = SimCluster::new(5);
     // Two processes, each with connections of its own.
     let (process_a, process_b) = (cluster.client(), cluster.client());
-    let redlock = Redlock::builder().sim_client(&process_a).connect().await?;
+    let redlock = Redlock::builder().new_fleet().sim_client(&process_a).connect().await?;
     let a = JobRunner { replica: "a", redlock, started };
-    let redlock = Redlock::builder().sim_client(&process_b).connect().await?;
+    let redlock = Redlock::builder().new_fleet().sim_client(&process_b).connect().await?;
     let b = JobRunner { replica: "b", redlock, started };
 
     let trouble = async {

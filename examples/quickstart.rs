@@ -66,7 +66,7 @@ async fn show(masters: &mut Masters) -> Result<(), Box<dyn Error>> {
 async fn connect(masters: &Masters) -> Result<Redlock, ConnectError> {
     match masters.simulated() {
         None => Redlock::connect(masters.urls()).await,
-        Some(cluster) => Redlock::builder().sim(cluster).connect().await,
+        Some(cluster) => Redlock::builder().new_fleet().sim(cluster).connect().await,
     }
 }
 

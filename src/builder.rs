@@ -8,6 +8,8 @@ use tokio::runtime::Handle;
 #[cfg(feature = "sim")]
 use crate::sim::{SimClient, SimCluster};
 use crate::{
+    admission::Fleet,
+    board::Board,
     clock::Clock,
     connect::wait_for_quorum,
     entropy::Entropy,
@@ -21,6 +23,7 @@ use crate::{
     owner_id::Seat,
     quorum::Quorum,
     redlock::Redlock,
+    resource::Key,
     tasks::{Environment, Spawner},
     validity::ClockDrift,
     wait::Queues,
@@ -41,6 +44,9 @@ use crate::{
 /// | `connect_timeout` | 5 s |
 /// | `key_prefix` | `quorumlock:` |
 /// | `max_in_flight` | 1024 |
+/// | `new_fleet` | no: nodes that nobody remembers wait for `max_ttl` |
+/// | `trust_durability` | no |
+/// | `allow_eviction` | no |
 ///
 /// `Debug` does not show the nodes, whose URLs may contain passwords.
 #[must_use = "a builder does nothing until it is connected"]
@@ -51,12 +57,18 @@ pub struct RedlockBuilder {
     connect_timeout: Duration,
     key_prefix: String,
     max_in_flight: usize,
+    new_fleet: bool,
+    trust_durability: bool,
+    allow_eviction: bool,
+    make_wait: bool,
     #[cfg(feature = "sim")]
     sim: Option<SimClient>,
 }
 
 enum Server {
     Url(String),
+    /// A name, and the URL.
+    Named(String, String),
     Config(Box<Config>),
 }
 
@@ -69,6 +81,10 @@ impl RedlockBuilder {
             connect_timeout: Duration::from_secs(5),
             key_prefix: "quorumlock:".to_owned(),
             max_in_flight: 1024,
+            new_fleet: false,
+            trust_durability: false,
+            allow_eviction: false,
+            make_wait: true,
             #[cfg(feature = "sim")]
             sim: None,
         }
@@ -82,6 +98,22 @@ impl RedlockBuilder {
     pub fn nodes<U: AsRef<str>>(mut self, urls: impl IntoIterator<Item = U>) -> Self {
         self.single_node = false;
         self.servers = urls.into_iter().map(|url| Server::Url(url.as_ref().to_owned())).collect();
+        self
+    }
+
+    /// The independent masters by URL, each with a name of its own.
+    ///
+    /// The name is what makes a node a member of the fleet, in the place of `host:port`: every client has
+    /// to give the same names. For nodes that clients reach by different addresses, and for a server that
+    /// takes another's place at another address.
+    pub fn named_nodes<N: AsRef<str>, U: AsRef<str>>(
+        mut self,
+        nodes: impl IntoIterator<Item = (N, U)>,
+    ) -> Self {
+        self.single_node = false;
+        let named =
+            |(name, url): (N, U)| Server::Named(name.as_ref().to_owned(), url.as_ref().to_owned());
+        self.servers = nodes.into_iter().map(named).collect();
         self
     }
 
@@ -197,6 +229,47 @@ impl RedlockBuilder {
         self
     }
 
+    /// Says that nothing can be held on nodes that know of no fleet: they need not wait.
+    ///
+    /// Without it the nodes of a fleet that nobody remembers wait for `max_ttl` before the first lock
+    /// is granted. It only counts where no node of the fleet has been admitted before and a quorum is
+    /// there; a single node that comes back empty waits all the same. It also takes over servers that
+    /// belong to a fleet of other nodes: stop all clients of that one for its `max_ttl` before.
+    ///
+    /// Right for tests, and the first time that a fleet is used. Where it stays in the configuration, a
+    /// fleet whose nodes *all* lost their data at once is taken for a new one, and locks that were held then
+    /// can be granted again.
+    pub fn new_fleet(mut self) -> Self {
+        self.new_fleet = true;
+        self
+    }
+
+    /// Lets a node that restarted vote at once if it keeps every write on its disk before it answers
+    /// (`appendonly yes` and `appendfsync always`), instead of after `max_ttl`.
+    ///
+    /// The price: that is how it is configured *now*. Where it was not so when it stopped, where its disk
+    /// lies about what is written, or where it was given an older copy of its data, a lock can be granted
+    /// twice.
+    pub fn trust_durability(mut self) -> Self {
+        self.trust_durability = true;
+        self
+    }
+
+    /// Accepts nodes whose `maxmemory-policy` may evict keys. An evicted key is a lock given away.
+    pub fn allow_eviction(mut self) -> Self {
+        self.allow_eviction = true;
+        self
+    }
+
+    /// Lets nodes vote that may have forgotten locks, at once. It switches off what protects from masters
+    /// that come back empty: only to show, in a test, what that is good for.
+    #[cfg(feature = "sim")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "sim")))]
+    pub fn without_quarantine(mut self) -> Self {
+        self.make_wait = false;
+        self
+    }
+
     /// Connects to all nodes at once.
     ///
     /// Returns when all are connected, or 200 ms after a quorum is: a minority that is down is picked
@@ -239,10 +312,23 @@ impl RedlockBuilder {
         let Environment { spawner, clock, entropy } = environment;
         let seat = Seat::from_entropy(&entropy);
         let (mut lanes, mut tasks, queues) = (Vec::new(), Vec::new(), Queues::new(seat));
-        for node in nodes {
+        let fleet = Fleet {
+            names: nodes.iter().map(|node| node.name().clone()).collect(),
+            marker: Key::new(&format!("{}marker", self.key_prefix)),
+            max_ttl: self.defaults.max_ttl,
+            drift: self.defaults.drift,
+            is_new: self.new_fleet,
+            trusts_durability: self.trust_durability,
+            allows_eviction: self.allow_eviction,
+            found_without: self.connect_timeout.min(Duration::from_secs(5)).div_f64(5.0),
+            makes_wait: self.make_wait,
+        };
+        let board = Arc::new(Board::new(fleet, clock, entropy.clone()));
+        for (place, node) in nodes.into_iter().enumerate() {
             let node = Arc::new(node);
             tasks.push(queues.ears.grow(&node, &spawner, &entropy));
-            let (lane, task) = Lane::start(node, self.max_in_flight, &spawner, &entropy);
+            let (lane, task) =
+                Lane::start(node, self.max_in_flight, &board, place, &spawner, &entropy);
             lanes.push(lane);
             tasks.push(task);
         }
@@ -281,6 +367,9 @@ impl RedlockBuilder {
     fn redis_node(&self, server: &Server) -> Result<RedisNode, ConfigError> {
         match server {
             Server::Url(url) => RedisNode::from_url(url, self.connect_timeout),
+            Server::Named(name, url) => {
+                Ok(RedisNode::from_url(url, self.connect_timeout)?.named(NodeName::new(name)))
+            }
             Server::Config(config) => {
                 RedisNode::from_config(config.as_ref().clone(), self.connect_timeout)
             }

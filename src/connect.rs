@@ -32,6 +32,9 @@ pub(crate) async fn wait_for_quorum(
             if let NodeState::Unreachable { cause: NodeFailure::Unfit { reason } } = state {
                 return Err(ConnectError::Unfit { node: node.clone(), reason: reason.clone() });
             }
+            if let NodeState::Refused { why } = state {
+                return Err(ConnectError::Unfit { node: node.clone(), reason: why.clone() });
+            }
         }
         let connected = seen.iter().filter(|state| is_connected(state)).count();
         let quorum = tally::quorum(seen.len());
@@ -62,8 +65,14 @@ pub(crate) async fn wait_for_quorum(
 
 fn is_connected(state: &NodeState) -> bool {
     match state {
-        NodeState::Voting | NodeState::CatchingUp | NodeState::Unresponsive => true,
-        NodeState::Connecting | NodeState::Unreachable { .. } | NodeState::ShutDown => false,
+        NodeState::Voting
+        | NodeState::Quarantined { .. }
+        | NodeState::CatchingUp
+        | NodeState::Unresponsive => true,
+        NodeState::Connecting
+        | NodeState::Refused { .. }
+        | NodeState::Unreachable { .. }
+        | NodeState::ShutDown => false,
     }
 }
 
@@ -78,6 +87,8 @@ fn unconnected(
                 NodeState::ShutDown => NodeFailure::ShutDown,
                 NodeState::Connecting
                 | NodeState::Voting
+                | NodeState::Quarantined { .. }
+                | NodeState::Refused { .. }
                 | NodeState::CatchingUp
                 | NodeState::Unresponsive => NodeFailure::Unreachable {
                     cause: "no answer to the connection attempt".to_owned(),

@@ -82,6 +82,7 @@ mod tasks;
 mod validity;
 mod backoff;
 mod options;
+mod majority;
 mod resource;
 mod owner_id;
 mod fencing_token;
@@ -89,6 +90,8 @@ pub mod node;
 #[cfg(feature = "sim")]
 pub mod sim;
 mod error;
+mod admission;
+mod board;
 mod lane;
 mod quorum;
 mod wait;

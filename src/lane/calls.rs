@@ -38,10 +38,18 @@ pub(super) struct Vote {
     pub(super) disowned: bool,
 }
 
+impl Vote {
+    /// The place is free before anyone can act on the outcome.
+    pub(super) fn answer(self, outcome: Outcome) {
+        drop(self.permit);
+        self.reply_to.send(outcome);
+    }
+}
+
 impl Call {
     fn sent_as(&self) -> SendAs {
         match self {
-            Self::Vote(Vote { sent_as, .. }) | Self::Release { sent_as, .. } => *sent_as,
+            Self::Vote(Vote { sent_as, .. }) | Self::Release { sent_as, .. } => sent_as.clone(),
             Self::Probe => SendAs::Digest,
         }
     }

@@ -18,6 +18,7 @@
 
 mod ledger;
 mod calls;
+mod candidacy;
 mod connection;
 mod worker;
 
@@ -37,6 +38,7 @@ use tokio::{
 };
 
 use crate::{
+    board::Board,
     clock::due_after,
     entropy::Entropy,
     node::{Node, NodeFailure, NodeName, Operation, Outcome},
@@ -55,6 +57,19 @@ pub enum NodeState {
     Voting,
     /// Connected, but first the releases that it missed have to be answered. Not asked.
     CatchingUp,
+    /// Connected, but it may have forgotten what it granted: it is not asked for a vote until nothing
+    /// that it can have forgotten is held any more.
+    Quarantined {
+        /// The end of its wait; `None` when it waits for other nodes.
+        until: Option<Instant>,
+        /// Why it has to wait.
+        why: String,
+    },
+    /// Connected, but it cannot be a node. Not asked for a vote; it is looked at again and again.
+    Refused {
+        /// Why not.
+        why: String,
+    },
     /// A command was not answered in time: the node seems frozen. Not asked until it answers.
     Unresponsive,
     /// There is no connection; attempts go on. Not asked.
@@ -67,11 +82,18 @@ pub enum NodeState {
 }
 
 impl NodeState {
-    /// Why a node in this state is not asked; `None` if it is.
-    fn why_no_votes(&self) -> Option<NodeFailure> {
+    /// Why a node in this state is not asked for this; `None` if it is.
+    ///
+    /// A grant needs a node that has been admitted; that a key is still ours every node can say.
+    fn why_not(&self, operation: &Operation) -> Option<NodeFailure> {
         let unreachable = |cause: &str| NodeFailure::Unreachable { cause: cause.to_owned() };
+        let is_grant = matches!(operation, Operation::Acquire { .. });
         match self {
             Self::Voting => None,
+            Self::Quarantined { .. } | Self::Refused { .. } if !is_grant => None,
+            Self::Quarantined { .. } | Self::Refused { .. } => {
+                Some(NodeFailure::NotAdmitted { why: self.to_string() })
+            }
             Self::Connecting => Some(unreachable("not connected yet")),
             Self::CatchingUp => {
                 Some(unreachable("back, but has not yet answered the releases that it missed"))
@@ -89,6 +111,12 @@ impl fmt::Display for NodeState {
             Self::Connecting => f.write_str("connecting"),
             Self::Voting => f.write_str("voting"),
             Self::CatchingUp => f.write_str("answering the releases that it missed"),
+            Self::Quarantined { until: Some(until), why } => {
+                let left = until.saturating_duration_since(Instant::now());
+                write!(f, "in quarantine for another {:.1} s: {why}", left.as_secs_f64())
+            }
+            Self::Quarantined { until: None, why } => write!(f, "in quarantine: {why}"),
+            Self::Refused { why } => write!(f, "refused: {why}"),
             Self::Unresponsive => f.write_str("not responding"),
             Self::Unreachable { cause } => cause.fmt(f),
             Self::ShutDown => f.write_str("shut down"),
@@ -187,6 +215,8 @@ impl Lane {
     pub(crate) fn start<N: Node>(
         node: Arc<N>,
         max_in_flight: usize,
+        board: &Arc<Board>,
+        place: usize,
         spawner: &Spawner,
         entropy: &Entropy,
     ) -> (Self, JoinHandle<()>) {
@@ -201,8 +231,16 @@ impl Lane {
             owed: Arc::clone(&owed),
             state,
         };
-        let worker =
-            worker::Worker::new(node, queue, max_in_flight, state_tx, owed, entropy.clone());
+        let candidacy = candidacy::Candidacy::new(Arc::clone(board), place);
+        let worker = worker::Worker::new(
+            node,
+            queue,
+            max_in_flight,
+            state_tx,
+            owed,
+            candidacy,
+            entropy.clone(),
+        );
         let task = spawner.spawn(worker.run());
         (lane, task)
     }
@@ -216,7 +254,7 @@ impl Lane {
     /// A node that is known not to answer is not even queued for: a round that is dropped at once then
     /// knows already that it has nothing to take back there.
     pub(crate) fn vote(&self, operation: Operation, timeout: Duration, reply_to: ReplyTo) {
-        if let Some(why_not) = self.state.borrow().why_no_votes() {
+        if let Some(why_not) = self.state.borrow().why_not(&operation) {
             reply_to.send(Err(why_not));
             return;
         }

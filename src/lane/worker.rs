@@ -1,5 +1,7 @@
 //! The task behind a lane: a state machine over the connection, the queue and the answers.
 
+mod votes;
+
 use std::{
     sync::{Arc, atomic::AtomicUsize},
     time::Duration,
@@ -13,6 +15,7 @@ use tokio::{
 use super::{
     NodeState, Request,
     calls::{Call, Calls, Limits, SILENCE, Vote},
+    candidacy::{Candidacy, Standing, Step},
     connection::{Change, Connection},
     ledger::{Ledger, Release},
 };
@@ -44,6 +47,8 @@ enum Event<L> {
     RetryReleases,
     ProbeAgain,
     Overdue,
+    Candidacy(Step),
+    HeldBackTooLong,
     Deadline,
 }
 
@@ -65,6 +70,9 @@ pub(super) struct Worker<N: Node> {
     /// Connections that failed or were lost since the node last answered.
     failures: u32,
     calls: Calls,
+    candidacy: Candidacy,
+    /// Votes that wait for the end of a look.
+    held_back: Vec<Vote>,
     retry_releases: Option<Instant>,
     ending: Option<Ending>,
     entropy: Entropy,
@@ -77,6 +85,7 @@ impl<N: Node> Worker<N> {
         max_in_flight: usize,
         state: watch::Sender<NodeState>,
         owed: Arc<AtomicUsize>,
+        candidacy: Candidacy,
         entropy: Entropy,
     ) -> Self {
         let cause = NodeFailure::Unreachable { cause: "not connected yet".to_owned() };
@@ -91,6 +100,8 @@ impl<N: Node> Worker<N> {
             stale: Vec::new(),
             failures: 0,
             calls: Calls::default(),
+            candidacy,
+            held_back: Vec::new(),
             retry_releases: None,
             ending: None,
             entropy,
@@ -116,6 +127,8 @@ impl<N: Node> Worker<N> {
                 }
                 Event::ProbeAgain => self.probe_again(),
                 Event::Overdue => self.suspect(),
+                Event::Candidacy(step) => self.proceed(step),
+                Event::HeldBackTooLong => self.end_held_back(),
                 Event::Deadline => break,
             }
         }
@@ -127,6 +140,7 @@ impl<N: Node> Worker<N> {
         let probe_again = self.connection.probe_again_at();
         // Of a node that is known to be silent nothing is overdue.
         let overdue = self.calls.overdue_at().filter(|_| probe_again.is_none());
+        let held_back = self.held_back_until();
         let deadline = self.ending.as_ref().map(|ending| ending.deadline);
         tokio::select! {
             // In this order a run is the same each time, and answers make room for requests.
@@ -137,12 +151,15 @@ impl<N: Node> Worker<N> {
             () = at(retry_releases) => Event::RetryReleases,
             () = at(probe_again) => Event::ProbeAgain,
             () = at(overdue) => Event::Overdue,
+            step = self.candidacy.next() => Event::Candidacy(step),
+            () = at(held_back) => Event::HeldBackTooLong,
             () = at(deadline) => Event::Deadline,
         }
     }
 
     fn finished(&self) -> bool {
-        let idle = self.calls.is_empty() && self.ledger.len() == 0;
+        let answered = self.calls.is_empty() && self.held_back.is_empty();
+        let idle = answered && self.ledger.len() == 0;
         self.ending.is_some() && !self.queue_open && idle
     }
 
@@ -174,29 +191,21 @@ impl<N: Node> Worker<N> {
     fn requested(&mut self, request: Request) {
         match request {
             Request::Vote { operation, timeout, deadline, reply_to, permit } => {
-                let state = if self.ending.is_some() { NodeState::ShutDown } else { self.state() };
-                // Whoever asked has given up, maybe long ago: the process may have stood still.
-                let too_late = || {
-                    (Instant::now() >= deadline).then_some(NodeFailure::Timeout { after: timeout })
-                };
-                if let Some(why_not) = state.why_no_votes().or_else(too_late) {
-                    drop(permit);
-                    reply_to.send(Err(why_not));
-                } else {
-                    self.send(Call::Vote(Vote {
-                        operation,
-                        sent_as: SendAs::Digest,
-                        timeout,
-                        deadline,
-                        reply_to,
-                        permit,
-                        disowned: false,
-                    }));
-                }
+                let (sent_as, disowned) = (SendAs::Digest, false);
+                self.vote(Vote {
+                    operation,
+                    sent_as,
+                    timeout,
+                    deadline,
+                    reply_to,
+                    permit,
+                    disowned,
+                });
             }
             Request::Release { release, reply_to } => {
                 let owner = release.owner;
                 self.calls.disown(owner);
+                self.forget_held_back(owner);
                 self.ledger.owe(release, reply_to);
                 self.send_releases();
                 if let Some(why_not) = self.connection.why_not() {
@@ -264,27 +273,6 @@ impl<N: Node> Worker<N> {
         self.send_releases();
     }
 
-    fn vote_answered(&mut self, mut vote: Vote, mut outcome: Outcome) {
-        let unknown_script = outcome == Err(NodeFailure::NoScript);
-        if unknown_script && vote.sent_as == SendAs::Digest && !vote.disowned {
-            vote.sent_as = SendAs::Text;
-            self.send(Call::Vote(vote));
-            return;
-        }
-        if let Err(NodeFailure::Timeout { after }) = &mut outcome {
-            // What was asked for, not what was left of it at the last sending.
-            *after = vote.timeout;
-            if vote.timeout >= SILENCE {
-                self.suspect();
-            } else {
-                self.probe_quietly();
-            }
-        }
-        // The place is free before anyone can act on the outcome.
-        drop(vote.permit);
-        vote.reply_to.send(outcome);
-    }
-
     fn release_answered(&mut self, owner: OwnerId, sent_as: SendAs, outcome: Outcome) {
         match outcome {
             Err(NodeFailure::NoScript) if sent_as == SendAs::Digest => {
@@ -304,12 +292,12 @@ impl<N: Node> Worker<N> {
 
     /// Answers what is in flight: nobody else will.
     fn answer_all_calls(&mut self, failure: &NodeFailure) {
+        for vote in std::mem::take(&mut self.held_back) {
+            vote.answer(Err(failure.clone()));
+        }
         for call in self.calls.take() {
             match call {
-                Call::Vote(Vote { reply_to, permit, .. }) => {
-                    drop(permit);
-                    reply_to.send(Err(failure.clone()));
-                }
+                Call::Vote(vote) => vote.answer(Err(failure.clone())),
                 Call::Release { owner, .. } => self.ledger.unanswered(owner, failure.clone()),
                 Call::Probe => {}
             }
@@ -319,6 +307,7 @@ impl<N: Node> Worker<N> {
     // The connection.
 
     fn connected(&mut self, link: N::Link) {
+        self.candidacy.look(&link, PATIENCE);
         self.connection = Connection::Open { link, probe_again: None };
         self.stale.clear();
         self.back();
@@ -370,6 +359,7 @@ impl<N: Node> Worker<N> {
     }
 
     fn not_connected(&mut self, cause: NodeFailure) {
+        self.candidacy.disconnected();
         self.failures = self.failures.saturating_add(1);
         let delay = RECONNECT.random_delay(self.failures, &self.entropy);
         self.connection = Connection::attempt(&self.node, self.stale.clone(), delay, cause);
@@ -381,7 +371,14 @@ impl<N: Node> Worker<N> {
             Connection::Trying { cause, .. } => NodeState::Unreachable { cause: cause.clone() },
             Connection::Open { probe_again: Some(_), .. } => NodeState::Unresponsive,
             Connection::Open { .. } if !self.ledger.caught_up() => NodeState::CatchingUp,
-            Connection::Open { .. } => NodeState::Voting,
+            Connection::Open { .. } => match self.candidacy.standing() {
+                Standing::Unknown => NodeState::Connecting,
+                Standing::Voting => NodeState::Voting,
+                Standing::Quarantined { until, why } => {
+                    NodeState::Quarantined { until: *until, why: why.clone() }
+                }
+                Standing::Refused { why } => NodeState::Refused { why: why.clone() },
+            },
         }
     }
 

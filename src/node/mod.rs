@@ -5,9 +5,16 @@
 //! confused. Everything above is written against this port and does not know what is behind it.
 
 pub mod script;
+mod facts;
+mod marker;
 pub mod redis;
 
 use std::{fmt, future::Future, sync::Arc, time::Duration};
+
+pub use self::{
+    facts::{Facts, Server},
+    marker::{Ballot, MarkState, Marker},
+};
 
 use crate::{
     owner_id::{OwnerId, Seat},
@@ -146,6 +153,13 @@ pub enum NodeFailure {
     /// Not sent: another node, which was asked first, had refused already.
     #[error("not asked")]
     NotAsked,
+    /// Connected, but not admitted: it may have forgotten what it granted, or cannot serve as a node.
+    /// Not sent, or answered by the node itself, which then executed nothing.
+    #[error("not admitted: {why}")]
+    NotAdmitted {
+        /// Why not, and for how long.
+        why: String,
+    },
     /// Not sent: the `Redlock` was shut down.
     #[error("shut down")]
     ShutDown,
@@ -177,6 +191,7 @@ impl NodeFailure {
             | Self::Unresponsive
             | Self::Overloaded { .. }
             | Self::NotAsked
+            | Self::NotAdmitted { .. }
             | Self::ShutDown
             | Self::NoScript
             | Self::Unfit { .. } => false,
@@ -194,6 +209,7 @@ impl NodeFailure {
             | Self::Unresponsive
             | Self::Overloaded { .. }
             | Self::NotAsked
+            | Self::NotAdmitted { .. }
             | Self::ShutDown
             | Self::NoScript
             | Self::Unfit { .. } => false,
@@ -217,8 +233,11 @@ pub struct LinkId {
 }
 
 /// How a script is sent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SendAs {
+    /// By the digest of the script that this admission loaded, and by nothing else: so an acquire is sent.
+    /// A server that has forgotten it, or its marker, is not admitted.
+    Ballot(Arc<Ballot>),
     /// By its SHA-1 digest (`EVALSHA`), which fails with [`NodeFailure::NoScript`] where the server
     /// has forgotten it.
     Digest,
@@ -334,6 +353,43 @@ pub trait Link: sealed::Sealed + Send + Sync + 'static {
         send_as: SendAs,
         timeout: Duration,
     ) -> impl Future<Output = Outcome> + Send + 'static;
+
+    /// Looks at what decides whether the node may vote. `durability`: whether to ask how it is kept on
+    /// the disk, for which some servers want a right of its own.
+    ///
+    /// # Errors
+    ///
+    /// As for [`call`](Self::call).
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe.
+    fn look(
+        &self,
+        marker: &Key,
+        durability: bool,
+        timeout: Duration,
+    ) -> impl Future<Output = Result<Facts, NodeFailure>> + Send + 'static;
+
+    /// Writes a marker instead of the one that was seen, on the process that was seen. One that admits
+    /// gets its digest from the script that is loaded before, with its id in the text.
+    ///
+    /// Whether it was written; if not, the node is no longer what it was.
+    ///
+    /// # Errors
+    ///
+    /// As for [`call`](Self::call).
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future does not take it back.
+    fn mark(
+        &self,
+        at: &Key,
+        seen: Option<String>,
+        marker: Marker,
+        timeout: Duration,
+    ) -> impl Future<Output = Result<bool, NodeFailure>> + Send + 'static;
 
     /// Resolves when the connection has ended, with the cause. Cancel safe.
     fn closed(&mut self) -> impl Future<Output = String> + Send;

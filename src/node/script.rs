@@ -9,11 +9,16 @@ use super::Answer;
 
 use std::time::Duration;
 
+/// What an acquire says that finds no marker, or another one than its own.
+pub(crate) const NOT_ADMITTED: i64 = 3;
+
 /// One of the library's scripts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Script {
-    /// Sets a free key.
+    /// Sets a free key on an admitted node. Each admission has a text of its own: [`acquire_with`].
     Acquire,
+    /// Writes the marker of an admission.
+    Mark,
     /// Lets one's own key live on.
     Extend,
     /// Deletes one's own key.
@@ -22,17 +27,24 @@ pub enum Script {
 
 impl Script {
     /// Every script.
-    pub const ALL: [Self; 3] = [Self::Acquire, Self::Extend, Self::Release];
+    pub const ALL: [Self; 4] = [Self::Acquire, Self::Mark, Self::Extend, Self::Release];
 
     /// Its text.
     #[must_use]
     pub const fn text(self) -> &'static str {
         match self {
             Self::Acquire => include_str!("lua/acquire.lua"),
+            Self::Mark => include_str!("lua/mark.lua"),
             Self::Extend => include_str!("lua/extend.lua"),
             Self::Release => include_str!("lua/release.lua"),
         }
     }
+}
+
+/// The text of the script that acquires, for the marker of that id.
+#[must_use]
+pub fn acquire_with(mark: &str) -> String {
+    Script::Acquire.text().replace("'@mark@'", &format!("'{mark}'"))
 }
 
 /// Reads the first two of the reply `{code, ms, owner}` that all scripts give; `None` if they are not.
@@ -83,7 +95,8 @@ mod tests {
             assert!(!keyed.is_empty(), "{script:?} does nothing");
             for (command, key) in keyed {
                 assert!(command.starts_with('\''), "{script:?}: computed command {command}");
-                assert!(key.starts_with("KEYS["), "{script:?}: {command} on {key}");
+                let is_keyless = command == "'INFO'";
+                assert!(is_keyless || key.starts_with("KEYS["), "{script:?}: {command} on {key}");
                 // A number that is joined to a string is rounded.
                 assert!(!key.contains(".."), "{script:?}: {command} on {key}");
             }
@@ -93,5 +106,12 @@ mod tests {
             }
             assert!(!script.text().starts_with("#!"), "{script:?} has a shebang");
         }
+    }
+
+    #[test]
+    fn each_admission_has_an_acquire_of_its_own() {
+        let [a, b] = ["a", "b"].map(|id| acquire_with(&id.repeat(32)));
+        assert_ne!(a, b);
+        assert!(a.contains(&"a".repeat(32)) && !a.contains("'@mark@'"));
     }
 }

@@ -8,12 +8,8 @@
 //! 3. An unknown outcome is neither a yes nor a no.
 //! 4. A verdict, once reached, is not changed by the outcomes that come later.
 
+pub(crate) use crate::majority::quorum;
 use crate::{error::NodeOutcome, node::Answer};
-
-/// How many of `nodes` are a strict majority.
-pub(crate) const fn quorum(nodes: usize) -> usize {
-    nodes.saturating_div(2).saturating_add(1)
-}
 
 /// The outcomes of one round, counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,8 +1,14 @@
 //! One simulated server: its keys, its clock, its disk. Pure: time comes in as an argument.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
-use crate::node::{Answer, NodeFailure, Operation, Outcome, SendAs, script::Script};
+use crate::{
+    node::{Answer, MarkState, Marker, NodeFailure, Operation, Outcome, SendAs, script::Script},
+    resource::Key,
+};
 
 /// What of its keys a server finds again after a crash.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -54,6 +60,8 @@ pub(super) struct Master {
     recent: Vec<(Duration, String, Option<Entry>)>,
     disk: Keys,
     scripts: Vec<Script>,
+    /// The ids in the texts of the acquires that are known.
+    ballots: BTreeSet<String>,
     pub(super) run: u32,
 }
 
@@ -69,6 +77,7 @@ impl Master {
             recent: Vec::new(),
             disk: Keys::new(),
             scripts: Vec::new(),
+            ballots: BTreeSet::new(),
             run: 1,
         }
     }
@@ -105,11 +114,12 @@ impl Master {
     }
 
     pub(super) fn load_scripts(&mut self) {
-        self.scripts = Script::ALL.to_vec();
+        self.scripts = vec![Script::Extend, Script::Release];
     }
 
     pub(super) fn flush_scripts(&mut self) {
         self.scripts.clear();
+        self.ballots.clear();
     }
 
     /// Stops at once. Whether something that was acknowledged is lost.
@@ -131,7 +141,7 @@ impl Master {
         self.keys.clone_from(&kept);
         self.disk = kept;
         self.recent.clear();
-        self.scripts.clear();
+        self.flush_scripts();
         lost
     }
 
@@ -217,15 +227,17 @@ impl Master {
     pub(super) fn execute(
         &mut self,
         operation: &Operation,
-        send_as: SendAs,
+        send_as: &SendAs,
         now: Duration,
     ) -> Outcome {
         let Some(script) = script(operation) else { return Ok(Answer::Done) };
         self.expire(now);
         // Each is known by itself.
-        if !self.scripts.contains(&script) {
+        if script == Script::Acquire {
+            self.check_ballot(send_as, now)?;
+        } else if !self.scripts.contains(&script) {
             match send_as {
-                SendAs::Digest => return Err(NodeFailure::NoScript),
+                SendAs::Digest | SendAs::Ballot(_) => return Err(NodeFailure::NoScript),
                 SendAs::Text => self.scripts.push(script),
             }
         }
@@ -253,6 +265,54 @@ impl Master {
                 Ok(answer)
             }
         }
+    }
+
+    /// Whether the script of an acquire is known, and finds its marker.
+    fn check_ballot(&self, send_as: &SendAs, now: Duration) -> Result<(), NodeFailure> {
+        let not_admitted = |why: &str| Err(NodeFailure::NotAdmitted { why: why.to_owned() });
+        let SendAs::Ballot(ballot) = send_as else {
+            return not_admitted("an acquire goes by its admission only");
+        };
+        if !self.ballots.contains(&ballot.mark) {
+            return Err(NodeFailure::NoScript);
+        }
+        let marker = self.text(&ballot.marker, now);
+        if marker.is_some_and(|marker| marker.starts_with(&ballot.mark)) {
+            Ok(())
+        } else {
+            not_admitted("it does not know of its admission any more")
+        }
+    }
+
+    /// The string of a key.
+    pub(super) fn text(&self, key: &Key, now: Duration) -> Option<String> {
+        self.get(key.as_str(), now).and_then(|entry| entry.text.clone())
+    }
+
+    pub(super) fn is_durable(&self) -> bool {
+        self.persistence == Persistence::Always
+    }
+
+    /// Loads the script of a marker that admits, and writes the marker if nothing has changed.
+    pub(super) fn mark(
+        &mut self,
+        at: &Key,
+        seen: Option<&str>,
+        marker: &Marker,
+        run_id: &str,
+        now: Duration,
+    ) -> bool {
+        self.expire(now);
+        let mut marker = marker.clone();
+        if let MarkState::Admitted { acquire } = &mut marker.state {
+            self.ballots.insert(marker.id.clone());
+            *acquire = format!("acquire-{}", marker.id);
+        }
+        let is_as_seen = marker.run_id == run_id && self.text(at, now).as_deref() == seen;
+        if is_as_seen {
+            self.set(at.as_str(), Some(&marker.to_string()), None, now);
+        }
+        is_as_seen
     }
 
     fn whose(&self, key: &str, owner: &str, now: Duration) -> Outcome {
@@ -306,19 +366,18 @@ fn put(keys: &mut Keys, key: &str, entry: Option<Entry>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{owner_id::OwnerId, resource::Key};
+    use crate::owner_id::OwnerId;
 
     const S: fn(u64) -> Duration = Duration::from_secs;
 
-    fn acquire(master: &mut Master, key: &str, ttl_ms: u64, now: Duration) -> Outcome {
-        let operation = Operation::Acquire { key: Key::new(key), owner: OwnerId::random(), ttl_ms };
-        master.execute(&operation, SendAs::Text, now)
+    fn set(master: &mut Master, key: &str, ttl_ms: u64, now: Duration) {
+        master.set(key, Some("owner"), Some(ttl_ms), now);
     }
 
     #[test]
     fn a_key_expires_by_the_servers_own_clock() {
         let mut master = Master::new(Persistence::None);
-        acquire(&mut master, "k", 1_000, S(0)).unwrap();
+        set(&mut master, "k", 1_000, S(0));
         let at = Duration::from_millis;
         assert_eq!(master.pttl("k", at(400)), 600);
         master.set_clock_rate(500_000, at(400));
@@ -341,8 +400,8 @@ mod tests {
             (Persistence::Always, vec!["new", "old"]),
         ] {
             let mut master = Master::new(persistence);
-            acquire(&mut master, "old", 60_000, S(1)).unwrap();
-            acquire(&mut master, "new", 60_000, S(10)).unwrap();
+            set(&mut master, "old", 60_000, S(1));
+            set(&mut master, "new", 60_000, S(10));
             let lost = master.crash(S(10) + Duration::from_millis(500));
             master.restart();
             assert_eq!(master.keys(S(11)).into_keys().collect::<Vec<_>>(), kept, "{persistence:?}");
@@ -358,7 +417,7 @@ mod tests {
         master.restart();
         let operation =
             Operation::Release { key: Key::new("k"), owner: OwnerId::random(), calls: 1 };
-        let answer = master.execute(&operation, SendAs::Digest, S(2));
+        let answer = master.execute(&operation, &SendAs::Digest, S(2));
         assert_eq!(answer, Err(NodeFailure::NoScript));
     }
 }

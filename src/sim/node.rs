@@ -7,11 +7,14 @@ use tokio::{
     time::timeout,
 };
 
-use super::world::World;
+use super::{
+    wire::{Asked, Request},
+    world::World,
+};
 use crate::{
     node::{
-        Heard, Link, LinkId, Listener, Node, NodeFailure, NodeName, Operation, Outcome, SendAs,
-        sealed::Sealed,
+        Facts, Heard, Link, LinkId, Listener, Marker, Node, NodeFailure, NodeName, Operation,
+        Outcome, SendAs, sealed::Sealed,
     },
     owner_id::Seat,
     resource::Key,
@@ -94,13 +97,32 @@ impl Link for SimLink {
             (self.open.world.clone(), self.open.id, operation.clone());
         // Sent at the first poll, as the real one is.
         async move {
-            let answer = world.call(connection, &operation, send_as);
-            match timeout(limit, answer).await {
-                Ok(Ok(outcome)) => outcome,
-                Ok(Err(_)) => Err(NodeFailure::Disconnected { cause: "closed".to_owned() }),
-                Err(_) => Err(NodeFailure::Timeout { after: limit }),
-            }
+            let call = Request::Call { operation, send_as };
+            answer_to(world.ask(connection, call, Asked::Call), limit).await
         }
+    }
+
+    fn look(
+        &self,
+        marker: &Key,
+        _durability: bool,
+        limit: Duration,
+    ) -> impl Future<Output = Result<Facts, NodeFailure>> + Send + 'static {
+        let (world, connection) = (self.open.world.clone(), self.open.id);
+        let look = Request::Look { marker: marker.clone() };
+        async move { answer_to(world.ask(connection, look, Asked::Look), limit).await }
+    }
+
+    fn mark(
+        &self,
+        at: &Key,
+        seen: Option<String>,
+        marker: Marker,
+        limit: Duration,
+    ) -> impl Future<Output = Result<bool, NodeFailure>> + Send + 'static {
+        let (world, connection) = (self.open.world.clone(), self.open.id);
+        let mark = Request::Mark { at: at.clone(), seen, marker };
+        async move { answer_to(world.ask(connection, mark, Asked::Mark), limit).await }
     }
 
     async fn closed(&mut self) -> String {
@@ -109,6 +131,17 @@ impl Link for SimLink {
 
     async fn close(self) {
         drop(self);
+    }
+}
+
+async fn answer_to<T>(
+    answer: oneshot::Receiver<Result<T, NodeFailure>>,
+    limit: Duration,
+) -> Result<T, NodeFailure> {
+    match timeout(limit, answer).await {
+        Ok(Ok(answer)) => answer,
+        Ok(Err(_)) => Err(NodeFailure::Disconnected { cause: "closed".to_owned() }),
+        Err(_) => Err(NodeFailure::Timeout { after: limit }),
     }
 }
 
@@ -125,13 +158,9 @@ impl Sealed for SimListener {}
 
 impl SimListener {
     async fn ask(&mut self, key: &Key, seat: Seat, watch: bool) -> Result<(), NodeFailure> {
-        let answer = self.open.world.watch(self.open.id, key, seat, watch);
-        match timeout(self.limit, answer).await {
-            Ok(Ok(Ok(_))) => Ok(()),
-            Ok(Ok(Err(failure))) => Err(failure),
-            Ok(Err(_)) => Err(NodeFailure::Disconnected { cause: "closed".to_owned() }),
-            Err(_) => Err(NodeFailure::Timeout { after: self.limit }),
-        }
+        let watch = Request::Watch { key: key.clone(), seat, watch };
+        let answer = self.open.world.ask(self.open.id, watch, Asked::Call);
+        answer_to(answer, self.limit).await.map(drop)
     }
 }
 

@@ -1,16 +1,37 @@
 //! What a simulated server does with what it receives.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use super::{
     wire::{Reply, Request},
-    world::{State, connection_mut},
+    world::{Server, State, connection_mut},
 };
 use crate::{
-    node::{Answer, Heard, LinkId, Operation},
+    node::{self, Answer, Facts, Heard, LinkId, Operation},
     owner_id::{OwnerId, Seat},
     resource::Key,
 };
+
+impl Server {
+    fn run_id(&self) -> String {
+        format!("{}/{}", self.name, self.master.run)
+    }
+
+    /// What a look finds.
+    fn facts(&self, marker: &Key, now: Duration) -> Facts {
+        Facts {
+            run_id: self.run_id(),
+            server: node::Server::Redis(7, 0),
+            is_master: true,
+            is_cluster: false,
+            is_loading: false,
+            eviction: Some("noeviction".to_owned()),
+            is_durable: self.master.is_durable(),
+            replicas: 0,
+            marker: self.master.text(marker, now),
+        }
+    }
+}
 
 impl State {
     pub(super) fn arrive_at_server(&mut self, id: u64, number: u64, request: Request) {
@@ -41,7 +62,7 @@ impl State {
         match request {
             Request::Hello { stale } => {
                 server.master.load_scripts();
-                let run_id = format!("{}/{}", server.name, server.master.run);
+                let run_id = server.run_id();
                 if server.may_kill_clients {
                     self.kill(&stale, &run_id);
                 }
@@ -49,7 +70,7 @@ impl State {
                 self.reply(id, number, Reply::Hello(LinkId { run_id, client_id }));
             }
             Request::Call { operation, send_as } => {
-                let outcome = server.master.execute(&operation, send_as, now);
+                let outcome = server.master.execute(&operation, &send_as, now);
                 self.operations = self.operations.saturating_add(1);
                 if let (Operation::Release { key, owner, calls }, Ok(Answer::Done)) =
                     (&operation, &outcome)
@@ -62,6 +83,15 @@ impl State {
                 } else {
                     self.note(|_| format!("doubled request executed: {outcome:?}"));
                 }
+            }
+            Request::Look { marker } => {
+                let facts = server.facts(&marker, now);
+                self.reply(id, number, Reply::Looked(Box::new(facts)));
+            }
+            Request::Mark { at, seen, marker } => {
+                let run_id = server.run_id();
+                let written = server.master.mark(&at, seen.as_deref(), &marker, &run_id, now);
+                self.reply(id, number, Reply::Marked(written));
             }
             Request::Watch { key, seat, watch } => {
                 connection_mut(&mut self.connections, id, |connection| {

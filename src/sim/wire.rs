@@ -8,7 +8,7 @@ use tokio::{
 };
 
 use crate::{
-    node::{Heard, LinkId, NodeFailure, Operation, Outcome, SendAs},
+    node::{Facts, Heard, LinkId, Marker, NodeFailure, Operation, Outcome, SendAs},
     owner_id::Seat,
     resource::Key,
 };
@@ -18,6 +18,8 @@ use crate::{
 pub(super) enum Request {
     Hello { stale: Vec<LinkId> },
     Call { operation: Operation, send_as: SendAs },
+    Look { marker: Key },
+    Mark { at: Key, seen: Option<String>, marker: Marker },
     Watch { key: Key, seat: Seat, watch: bool },
     Close,
 }
@@ -27,6 +29,8 @@ pub(super) enum Request {
 pub(super) enum Reply {
     Hello(LinkId),
     Answer(Outcome),
+    Looked(Box<Facts>),
+    Marked(bool),
     Heard(Heard),
     Closed(&'static str),
 }
@@ -42,6 +46,8 @@ pub(super) enum Delivery {
 pub(super) enum Asked {
     Hello(oneshot::Sender<Result<LinkId, NodeFailure>>),
     Call(oneshot::Sender<Outcome>),
+    Look(oneshot::Sender<Result<Facts, NodeFailure>>),
+    Mark(oneshot::Sender<Result<bool, NodeFailure>>),
 }
 
 #[derive(Debug)]
@@ -64,7 +70,15 @@ pub(super) struct Connection {
     pub(super) last_arrival: [Instant; 2],
 }
 
+/// What a client finds out when a reply is not the one to its question.
+pub(super) const OUT_OF_STEP: &str = "a reply out of step";
+
 impl Asked {
+    /// Replies are matched by their order alone.
+    pub(super) fn answer(self, in_step: bool, answer: impl FnOnce(Self)) {
+        if in_step { answer(self) } else { self.fail(OUT_OF_STEP) }
+    }
+
     pub(super) fn fail(self, cause: &str) {
         let cause = cause.to_owned();
         match self {
@@ -72,6 +86,12 @@ impl Asked {
                 asked.send(Err(NodeFailure::Unreachable { cause })).ok();
             }
             Self::Call(asked) => {
+                asked.send(Err(NodeFailure::Disconnected { cause })).ok();
+            }
+            Self::Look(asked) => {
+                asked.send(Err(NodeFailure::Disconnected { cause })).ok();
+            }
+            Self::Mark(asked) => {
                 asked.send(Err(NodeFailure::Disconnected { cause })).ok();
             }
         }

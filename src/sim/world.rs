@@ -23,13 +23,9 @@ use tokio::{
 use super::{
     faults::{Direction, LinkFaults},
     master::Master,
-    wire::{Asked, Connection, Delivery, Reply, Request},
+    wire::{Asked, Connection, Delivery, OUT_OF_STEP, Reply, Request},
 };
-use crate::{
-    node::{Heard, LinkId, NodeFailure, Operation, Outcome, SendAs},
-    owner_id::Seat,
-    resource::Key,
-};
+use crate::node::{Heard, LinkId, NodeFailure};
 
 #[derive(Debug)]
 pub(super) struct Server {
@@ -157,36 +153,15 @@ impl World {
         (id, answer, was_closed)
     }
 
-    pub(super) fn call(
+    /// Asks a question. Its answer arrives through the receiver.
+    pub(super) fn ask<T>(
         &self,
         connection: u64,
-        operation: &Operation,
-        send_as: SendAs,
-    ) -> oneshot::Receiver<Outcome> {
-        let (asked, answer) = oneshot::channel();
-        self.with(|state| {
-            let call = Request::Call { operation: operation.clone(), send_as };
-            state.ask(connection, call, Some(Asked::Call(asked)));
-        });
-        answer
-    }
-
-    /// Starts or stops listening for a key.
-    pub(super) fn watch(
-        &self,
-        connection: u64,
-        key: &Key,
-        seat: Seat,
-        watch: bool,
-    ) -> oneshot::Receiver<Outcome> {
-        let (asked, answer) = oneshot::channel();
-        self.with(|state| {
-            state.ask(
-                connection,
-                Request::Watch { key: key.clone(), seat, watch },
-                Some(Asked::Call(asked)),
-            );
-        });
+        request: Request,
+        asked: impl FnOnce(oneshot::Sender<T>) -> Asked,
+    ) -> oneshot::Receiver<T> {
+        let (answer_to, answer) = oneshot::channel();
+        self.with(|state| state.ask(connection, request, Some(asked(answer_to))));
         answer
     }
 
@@ -262,7 +237,8 @@ impl State {
         self.note(|state| format!("c{client} → {} {number}#{id} {request:?}", state.name(node)));
         let faults = self.faults(client, node);
         let is_call = matches!(request, Request::Call { .. });
-        if is_call && self.chance(faults.lose_request) {
+        let is_question = is_call || matches!(request, Request::Look { .. } | Request::Mark { .. });
+        if is_question && self.chance(faults.lose_request) {
             self.note(|state| format!("lost on the way to {}: {number}#{id}", state.name(node)));
             return;
         }
@@ -280,7 +256,11 @@ impl State {
         let (client, node) = (connection.client, connection.node);
         self.note(|state| format!("{} → c{client} {number}#{id} {reply:?}", state.name(node)));
         let faults = self.faults(client, node);
-        if matches!(reply, Reply::Answer(_) | Reply::Heard(_)) && self.chance(faults.lose_reply) {
+        let can_be_lost = match &reply {
+            Reply::Answer(_) | Reply::Heard(_) | Reply::Looked(_) | Reply::Marked(_) => true,
+            Reply::Hello(_) | Reply::Closed(_) => false,
+        };
+        if can_be_lost && self.chance(faults.lose_reply) {
             self.note(|state| format!("lost on the way from {}: {number}#{id}", state.name(node)));
             return;
         }
@@ -356,11 +336,27 @@ impl State {
                 }
             }
             Reply::Answer(outcome) => {
-                if let Some((expected, Asked::Call(asked))) = connection.asked.pop_front() {
-                    let out_of_step =
-                        NodeFailure::Disconnected { cause: "a reply out of step".to_owned() };
-                    let outcome = if expected == number { outcome } else { Err(out_of_step) };
-                    asked.send(outcome).ok();
+                if let Some((expected, asked)) = connection.asked.pop_front() {
+                    asked.answer(expected == number, |asked| match asked {
+                        Asked::Call(asked) => drop(asked.send(outcome)),
+                        other => other.fail(OUT_OF_STEP),
+                    });
+                }
+            }
+            Reply::Looked(facts) => {
+                if let Some((expected, asked)) = connection.asked.pop_front() {
+                    asked.answer(expected == number, |asked| match asked {
+                        Asked::Look(asked) => drop(asked.send(Ok(*facts))),
+                        other => other.fail(OUT_OF_STEP),
+                    });
+                }
+            }
+            Reply::Marked(written) => {
+                if let Some((expected, asked)) = connection.asked.pop_front() {
+                    asked.answer(expected == number, |asked| match asked {
+                        Asked::Mark(asked) => drop(asked.send(Ok(written))),
+                        other => other.fail(OUT_OF_STEP),
+                    });
                 }
             }
         }

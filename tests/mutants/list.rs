@@ -28,7 +28,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "half_is_a_quorum",
         rule: "a quorum is a strict majority",
-        file: "src/quorum/tally.rs",
+        file: "src/majority.rs",
         text: "nodes.saturating_div(2).saturating_add(1)",
         instead: "nodes.saturating_div(2)",
         witness: Simulation,

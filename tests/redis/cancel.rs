@@ -23,11 +23,17 @@ const SOON: Duration = Duration::from_secs(2);
 const NODE_TIMEOUT: Duration = Duration::from_secs(4);
 
 fn through(proxies: &[Proxy]) -> RedlockBuilder {
-    Redlock::builder().nodes(proxies.iter().map(Proxy::url)).node_timeout(NODE_TIMEOUT)
+    Redlock::builder().new_fleet().nodes(proxies.iter().map(Proxy::url)).node_timeout(NODE_TIMEOUT)
 }
 
 async fn patient(fleet: &Fleet) -> Redlock {
-    Redlock::builder().nodes(fleet.urls()).node_timeout(NODE_TIMEOUT).connect().await.unwrap()
+    Redlock::builder()
+        .new_fleet()
+        .nodes(fleet.urls())
+        .node_timeout(NODE_TIMEOUT)
+        .connect()
+        .await
+        .unwrap()
 }
 
 /// Runs all at once, each polled only when it is woken itself, and gives the results in order.

@@ -71,7 +71,7 @@ async fn assert_works(redlock: &Redlock) {
 async fn no_nodes_are_refused() {
     let error = Redlock::connect([""; 0]).await.unwrap_err();
     assert_eq!(error, ConnectError::NoNodes);
-    let error = Redlock::builder().connect().await.unwrap_err();
+    let error = Redlock::builder().new_fleet().connect().await.unwrap_err();
     assert_eq!(error, ConnectError::NoNodes);
 }
 
@@ -82,7 +82,10 @@ async fn one_node_is_refused_with_a_pointer_to_single_node() {
     assert_eq!(error, ConnectError::OneNode);
     assert!(error.to_string().contains("single_node"), "{error}");
     assert_eq!(server.total_connections(), 0);
-    assert_works(&Redlock::single_node(server.url()).await.unwrap()).await;
+    assert_works(
+        &Redlock::builder().single_node(server.url()).new_fleet().connect().await.unwrap(),
+    )
+    .await;
 }
 
 #[tokio::test]
@@ -137,7 +140,7 @@ async fn malformed_urls_are_refused_and_named() {
 #[tokio::test(flavor = "multi_thread")]
 async fn two_nodes_work_and_tolerate_no_failure() {
     let fleet = Fleet::start(2);
-    let redlock = Redlock::connect(fleet.urls()).await.unwrap();
+    let redlock = Redlock::builder().nodes(fleet.urls()).new_fleet().connect().await.unwrap();
     assert_works(&redlock).await;
     fleet[1].kill();
     let error = redlock.try_acquire("a").await.unwrap_err();
@@ -169,7 +172,7 @@ async fn a_missing_password_names_the_node_and_leaves_nothing_behind() {
 async fn the_right_password_works() {
     let server = Server::with_args(&["--requirepass", "right"]);
     let url = url_with(":right", &server);
-    assert_works(&Redlock::single_node(url).await.unwrap()).await;
+    assert_works(&Redlock::builder().single_node(url).new_fleet().connect().await.unwrap()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -177,7 +180,7 @@ async fn a_user_of_the_access_list_works_and_a_wrong_one_is_named() {
     let server = Server::start();
     server.command(&["ACL", "SETUSER", "alice", "on", ">s3cr@t", "~*", "+@all"]).into_text();
     let url = url_with("alice:s3cr%40t", &server);
-    assert_works(&Redlock::single_node(url).await.unwrap()).await;
+    assert_works(&Redlock::builder().single_node(url).new_fleet().connect().await.unwrap()).await;
     let error = Redlock::single_node(url_with("bob:s3cr%40t", &server)).await.unwrap_err();
     assert_unfit(&error, &server.addr(), "WRONGPASS");
 }
@@ -192,7 +195,7 @@ async fn a_user_who_may_only_lock_works() {
     let rules: Vec<&str> = user.into_iter().chain(commands.split_whitespace()).collect();
     assert_eq!(server.command(&rules).into_text().as_deref(), Some("OK"));
     let url = url_with("alice:pw", &server);
-    assert_works(&Redlock::single_node(url).await.unwrap()).await;
+    assert_works(&Redlock::builder().single_node(url).new_fleet().connect().await.unwrap()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -269,8 +272,8 @@ async fn connect_to_impostor(manner: Manner) -> (Result<Redlock, ConnectError>, 
     let (fleet, impostor) = (Fleet::start(2), Impostor::start(manner).await);
     let urls = [fleet[0].url(), impostor.url(), fleet[1].url()];
     let called = Instant::now();
-    let among = Redlock::builder().nodes(urls).connect_timeout(CONNECT).connect().await;
-    let alone = Redlock::builder().single_node(impostor.url()).connect_timeout(CONNECT);
+    let among = Redlock::builder().new_fleet().nodes(urls).connect_timeout(CONNECT).connect().await;
+    let alone = Redlock::builder().new_fleet().single_node(impostor.url()).connect_timeout(CONNECT);
     let alone = alone.connect().await.unwrap_err();
     assert!(called.elapsed() < SOON, "{:?}", called.elapsed());
     match &among {
@@ -314,7 +317,7 @@ async fn a_minority_that_is_down_does_not_hold_up_the_others() {
     let fleet = Fleet::start(3);
     fleet[1].kill();
     let called = Instant::now();
-    let redlock = Redlock::connect(fleet.urls()).await.unwrap();
+    let redlock = Redlock::builder().nodes(fleet.urls()).new_fleet().connect().await.unwrap();
     assert!(called.elapsed() < Duration::from_secs(2), "{:?}", called.elapsed());
     assert_works(&redlock).await;
 }
@@ -324,7 +327,7 @@ async fn connect_without_majority(fail: impl Fn(&Server)) -> (Fleet, ConnectErro
     let fleet = Fleet::start(3);
     fleet.iter().skip(1).for_each(fail);
     let called = Instant::now();
-    let builder = Redlock::builder().nodes(fleet.urls()).connect_timeout(CONNECT);
+    let builder = Redlock::builder().new_fleet().nodes(fleet.urls()).connect_timeout(CONNECT);
     let error = builder.connect().await.unwrap_err();
     let took = called.elapsed();
     assert!(took >= CONNECT && took < ABOUT_CONNECT, "{took:?}");
@@ -370,7 +373,7 @@ async fn attempts_to_connect_have_pauses_between_them() {
     // Which counts the attempts that the dead server cannot.
     let proxy = Proxy::start(fleet[1].port());
     let urls = [fleet[0].url(), proxy.url()];
-    let builder = Redlock::builder().nodes(urls).connect_timeout(CONNECT);
+    let builder = Redlock::builder().new_fleet().nodes(urls).connect_timeout(CONNECT);
     builder.connect().await.unwrap_err();
     let attempts = proxy.connections();
     assert!(attempts > 1 && attempts < 30, "{attempts} attempts within {CONNECT:?}");
@@ -396,7 +399,7 @@ async fn fred_configurations_work_like_urls() {
         ..Config::default()
     };
     let configs = [config(&open[0], None), config(&open[1], None), config(&locked, Some("right"))];
-    let redlock = Redlock::builder().fred_configs(configs).connect().await.unwrap();
+    let redlock = Redlock::builder().new_fleet().fred_configs(configs).connect().await.unwrap();
     assert_works(&redlock).await;
     let names: Vec<String> = redlock.nodes().iter().map(|node| node.node.to_string()).collect();
     assert_eq!(names, [open[0].addr(), open[1].addr(), locked.addr()]);
@@ -413,7 +416,8 @@ async fn configurations_of_clusters_and_sentinels_are_refused() {
     for server in servers {
         let config = Config { server, ..Config::default() };
         let configs = [config.clone(), config];
-        let error = Redlock::builder().fred_configs(configs).connect().await.unwrap_err();
+        let error =
+            Redlock::builder().new_fleet().fred_configs(configs).connect().await.unwrap_err();
         let is_standalone_error =
             matches!(error, ConnectError::Config(ConfigError::NotStandalone { .. }));
         assert!(is_standalone_error, "{error:?}");
@@ -446,7 +450,7 @@ async fn a_connect_that_is_dropped_leaves_no_client() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_shut_down_redlock_leaves_no_client() {
     let fleet = Fleet::start(3);
-    let redlock = Redlock::connect(fleet.urls()).await.unwrap();
+    let redlock = Redlock::builder().nodes(fleet.urls()).new_fleet().connect().await.unwrap();
     assert_works(&redlock).await;
     let drained = redlock.shutdown().await;
     assert!(drained.unanswered.is_empty(), "{drained:?}");
@@ -456,7 +460,7 @@ async fn a_shut_down_redlock_leaves_no_client() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_dropped_redlock_leaves_no_client() {
     let fleet = Fleet::start(3);
-    let redlock = Redlock::connect(fleet.urls()).await.unwrap();
+    let redlock = Redlock::builder().nodes(fleet.urls()).new_fleet().connect().await.unwrap();
     let clone = redlock.clone();
     drop(redlock);
     assert_works(&clone).await;

@@ -9,7 +9,7 @@
     reason = "a failing test may panic"
 )]
 
-use std::{cell::RefCell, collections::BTreeMap, time::Duration};
+use std::{cell::RefCell, collections::BTreeMap, sync::Arc, time::Duration};
 
 use proptest::{
     prelude::*,
@@ -17,7 +17,7 @@ use proptest::{
 };
 use quorumlock::{
     Key, OwnerId,
-    node::{Answer, Link, Node, NodeFailure, Operation, Outcome, SendAs},
+    node::{Answer, Node, NodeFailure, Operation, Outcome, SendAs},
 };
 use tokio::{
     runtime::{Builder, Runtime},
@@ -27,6 +27,7 @@ use tokio::{
 use crate::{
     conformance::RealWorld,
     support::{
+        admit::Admitted,
         conformance::{World, eventually},
         sim_world::SimWorld,
     },
@@ -50,6 +51,8 @@ enum Step {
     Lapse(&'static str),
     Delete(&'static str),
     FlushScripts,
+    /// The node is admitted again if it has forgotten that it was.
+    Admit,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -86,6 +89,7 @@ fn any_step() -> impl Strategy<Value = Step> {
         2 => key().prop_map(Step::Lapse),
         4 => key().prop_map(Step::Delete),
         4 => Just(Step::FlushScripts),
+        4 => Just(Step::Admit),
     ]
 }
 
@@ -93,8 +97,8 @@ fn any_step() -> impl Strategy<Value = Step> {
 struct Side<W: World> {
     // Dropped first: with the link still open, as it has to find it.
     world: W,
-    link: <W::Node as Node>::Link,
-    runtime: Runtime,
+    link: Admitted<<W::Node as Node>::Link>,
+    runtime: Arc<Runtime>,
 }
 
 /// What one master said to one sequence.
@@ -120,29 +124,32 @@ impl<W: World> Side<W> {
         let (world, link) = runtime.block_on(async {
             let world = world();
             let link = world.node().connect(&[]).await.expect("a connection");
+            let link = Admitted::admit(link).await;
             (world, link)
         });
-        Self { world, link, runtime }
+        Self { world, link, runtime: Arc::new(runtime) }
     }
 
-    fn run(&self, steps: &[Step], owners: &[OwnerId], now: impl Fn(&W) -> Duration) -> Said {
+    fn run(&mut self, steps: &[Step], owners: &[OwnerId], now: impl Fn(&W) -> Duration) -> Said {
         let started = now(&self.world);
-        let (outcomes, keys) = self.runtime.block_on(self.play(steps, owners));
+        let runtime = Arc::clone(&self.runtime);
+        let (outcomes, keys) = runtime.block_on(self.play(steps, owners));
         Said { outcomes, keys, took: now(&self.world).saturating_sub(started) }
     }
 
-    async fn play(&self, steps: &[Step], owners: &[OwnerId]) -> (Vec<Outcome>, Vec<Found>) {
+    async fn play(&mut self, steps: &[Step], owners: &[OwnerId]) -> (Vec<Outcome>, Vec<Found>) {
         let world = &self.world;
         let (mut outcomes, mut keys) = (Vec::new(), Vec::new());
         for key in KEYS {
             world.delete(key);
         }
         world.flush_scripts();
+        self.link.admit_again().await;
         for step in steps {
             match step {
                 Step::Ask(question, send_as) => {
                     let operation = question.operation(owners);
-                    outcomes.push(self.link.call(&operation, *send_as, LIMIT).await);
+                    outcomes.push(self.link.call(&operation, send_as.clone(), LIMIT).await);
                 }
                 Step::Set(key, owner, ttl) => {
                     let value = owner.map_or_else(|| "another".into(), |o| owners[o].to_string());
@@ -158,6 +165,7 @@ impl<W: World> Side<W> {
                 }
                 Step::Delete(key) => world.delete(key),
                 Step::FlushScripts => world.flush_scripts(),
+                Step::Admit => self.link.admit_again().await,
             }
         }
         let nobody = OwnerId::random();
@@ -190,13 +198,9 @@ impl Question {
 }
 
 /// Each sequence begins with scripts that are known, as they are to every new link.
-fn learn() -> [Step; 3] {
+fn learn() -> [Step; 2] {
     let (key, owner, ttl_ms) = (KEYS[0], 0, TTLS_MS[0]);
-    let questions = [
-        Question::Acquire { key, owner, ttl_ms },
-        Question::Extend { key, owner, ttl_ms },
-        Question::Release { key, owner },
-    ];
+    let questions = [Question::Extend { key, owner, ttl_ms }, Question::Release { key, owner }];
     questions.map(|question| Step::Ask(question, SendAs::Text))
 }
 
@@ -262,6 +266,7 @@ fn kind(outcome: &Outcome) -> &'static str {
         Ok(Answer::Taken { remaining: Some(_) }) => "taken for a time",
         Ok(Answer::Taken { remaining: None }) => "taken for good",
         Err(NodeFailure::NoScript) => "script unknown",
+        Err(NodeFailure::NotAdmitted { .. }) => "not admitted",
         Err(NodeFailure::Rejected { .. }) => "wrong type",
         other => panic!("neither a verdict nor a refusal: {other:?}"),
     }
@@ -269,10 +274,10 @@ fn kind(outcome: &Outcome) -> &'static str {
 
 #[test]
 fn a_simulated_master_gives_the_answers_of_a_real_one() {
-    let real = Side::new(Builder::new_current_thread(), RealWorld::start);
+    let real = RefCell::new(Side::new(Builder::new_current_thread(), RealWorld::start));
     let mut paused = Builder::new_current_thread();
     paused.start_paused(true);
-    let simulated = Side::new(paused, || SimWorld::start().without_latency());
+    let simulated = RefCell::new(Side::new(paused, || SimWorld::start().without_latency()));
     let origin = Instant::now();
     let kinds = RefCell::new(BTreeMap::<&str, usize>::new());
 
@@ -282,8 +287,8 @@ fn a_simulated_master_gives_the_answers_of_a_real_one() {
     let tested = TestRunner::new(config).run(&sequences, |steps| {
         let steps: Vec<Step> = learn().into_iter().chain(steps).collect();
         let owners: Vec<OwnerId> = (0..OWNERS).map(|_| OwnerId::random()).collect();
-        let real = real.run(&steps, &owners, |_| origin.elapsed());
-        let simulated = simulated.run(&steps, &owners, SimWorld::now);
+        let real = real.borrow_mut().run(&steps, &owners, |_| origin.elapsed());
+        let simulated = simulated.borrow_mut().run(&steps, &owners, SimWorld::now);
         let comparison = Comparison { real: &real, simulated: &simulated };
         if let Some(difference) = comparison.first_difference() {
             return Err(TestCaseError::fail(format!("real and simulated differ in {difference}")));

@@ -31,7 +31,7 @@ async fn connect(fleet: &Fleet) -> Redlock {
 }
 
 fn builder(fleet: &Fleet) -> RedlockBuilder {
-    Redlock::builder().nodes(fleet.urls()).node_timeout(NODE_TIMEOUT)
+    Redlock::builder().new_fleet().nodes(fleet.urls()).node_timeout(NODE_TIMEOUT)
 }
 
 #[track_caller]
@@ -315,7 +315,12 @@ async fn a_release_with_most_nodes_frozen_is_bounded_and_made_up_for() {
 async fn acquiring_with_all_nodes_down_ends_at_its_deadline_and_connects_seldom() {
     let fleet = Fleet::start(3);
     let proxies: [Proxy; 3] = proxies(&fleet);
-    let redlock = Redlock::connect(proxies.iter().map(Proxy::url)).await.unwrap();
+    let redlock = Redlock::builder()
+        .nodes(proxies.iter().map(Proxy::url))
+        .new_fleet()
+        .connect()
+        .await
+        .unwrap();
     proxies.iter().for_each(Proxy::cut);
     fleet.iter().for_each(Server::kill);
     let connections = || proxies.iter().map(Proxy::connections).sum::<u64>();

@@ -38,7 +38,7 @@ const RENEW_EVERY: Duration = Duration::from_millis(500);
 const LONG: Duration = Duration::from_secs(60);
 
 fn builder() -> RedlockBuilder {
-    Redlock::builder().ttl(TTL).node_timeout(NODE_TIMEOUT)
+    Redlock::builder().new_fleet().ttl(TTL).node_timeout(NODE_TIMEOUT)
 }
 
 /// Connects, and waits for the last node as well.

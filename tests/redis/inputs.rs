@@ -36,7 +36,7 @@ fn votes(fleet: &Fleet) -> Vec<u64> {
 /// What an acquisition with this input fails with; it has sent nothing.
 async fn refused(resource: &str, options: LockOptions) -> OptionsError {
     let fleet = Fleet::start(2);
-    let redlock = Redlock::connect(fleet.urls()).await.unwrap();
+    let redlock = Redlock::builder().nodes(fleet.urls()).new_fleet().connect().await.unwrap();
     let before = votes(&fleet);
     let error = redlock.acquire_with(resource, options).await.unwrap_err();
     redlock.shutdown().await;
@@ -96,7 +96,7 @@ async fn a_name_that_is_too_long_is_refused() {
 #[tokio::test(flavor = "multi_thread")]
 async fn any_name_within_the_limit_is_a_resource_of_its_own() {
     let fleet = Fleet::start(3);
-    let redlock = Redlock::connect(fleet.urls()).await.unwrap();
+    let redlock = Redlock::builder().nodes(fleet.urls()).new_fleet().connect().await.unwrap();
     let longest = "x".repeat(1_024);
     let names = [longest.as_str(), " ", "a", "A", "a b", "a\r\nDEL a\r\n", "\0", "{a}", "é", "*"];
     let mut guards = Vec::new();
@@ -117,7 +117,7 @@ async fn any_name_within_the_limit_is_a_resource_of_its_own() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_extension_that_cannot_work_is_refused_and_the_lock_stays_held() {
     let fleet = Fleet::start(3);
-    let redlock = Redlock::connect(fleet.urls()).await.unwrap();
+    let redlock = Redlock::builder().nodes(fleet.urls()).new_fleet().connect().await.unwrap();
     let mut guard = redlock.acquire("a").await.unwrap();
     let has_key = |server: &Server| server.exists("quorumlock:lock:a");
     eventually("all grants", SOON, || fleet.iter().all(has_key));
@@ -135,7 +135,8 @@ async fn an_extension_that_cannot_work_is_refused_and_the_lock_stays_held() {
 /// What connecting with these options fails with; it has connected to nothing.
 async fn refused_builder(set: impl FnOnce(RedlockBuilder) -> RedlockBuilder) -> OptionsError {
     let fleet = Fleet::start(2);
-    let error = set(Redlock::builder().nodes(fleet.urls())).connect().await.unwrap_err();
+    let error =
+        set(Redlock::builder().new_fleet().nodes(fleet.urls())).connect().await.unwrap_err();
     let connections: u64 = fleet.iter().map(Server::total_connections).sum();
     assert_eq!(connections, 0, "nothing is sent");
     let ConnectError::Options(error) = error else { panic!("{error:?}") };
@@ -174,7 +175,7 @@ async fn a_default_ttl_above_the_largest_is_refused() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_ttl_too_short_for_the_node_timeout_is_refused() {
     let fleet = Fleet::start(2);
-    let builder = Redlock::builder().node_timeout(Duration::from_secs(1));
+    let builder = Redlock::builder().new_fleet().node_timeout(Duration::from_secs(1));
     let redlock = builder.nodes(fleet.urls()).connect().await.unwrap();
     let error = redlock.acquire_with("a", ttl(Duration::from_millis(900))).await.unwrap_err();
     let is_of_node_timeout =
@@ -225,7 +226,7 @@ async fn errors_of_servers_do_not_show_passwords() {
     assert_keeps_secret(&Redlock::single_node(&url).await.unwrap_err());
     server.kill();
     let connect_timeout = Duration::from_millis(300);
-    let down = Redlock::builder().single_node(&url).connect_timeout(connect_timeout);
+    let down = Redlock::builder().new_fleet().single_node(&url).connect_timeout(connect_timeout);
     assert_keeps_secret(&down.connect().await.unwrap_err());
 }
 
@@ -233,7 +234,7 @@ async fn errors_of_servers_do_not_show_passwords() {
 async fn a_connected_redlock_and_its_errors_do_not_show_passwords() {
     let server = Server::with_args(&["--requirepass", PASSWORD]);
     let url = format!("redis://:hunter2@{}", server.addr());
-    let redlock = Redlock::single_node(&url).await.unwrap();
+    let redlock = Redlock::builder().single_node(&url).new_fleet().connect().await.unwrap();
     let guard = redlock.acquire("a").await.unwrap();
     assert!(!format!("{redlock:?} {guard:?}").contains(PASSWORD));
     server.kill();
@@ -243,10 +244,10 @@ async fn a_connected_redlock_and_its_errors_do_not_show_passwords() {
 
 #[test]
 fn a_builder_does_not_show_passwords() {
-    let builder = Redlock::builder().nodes([URL_WITH_PASSWORD]);
+    let builder = Redlock::builder().new_fleet().nodes([URL_WITH_PASSWORD]);
     assert!(!format!("{builder:?}").contains(PASSWORD), "{builder:?}");
     let config = Config::from_url(URL_WITH_PASSWORD).unwrap();
-    let builder = Redlock::builder().fred_configs([config]);
+    let builder = Redlock::builder().new_fleet().fred_configs([config]);
     assert!(!format!("{builder:?}").contains(PASSWORD), "{builder:?}");
 }
 

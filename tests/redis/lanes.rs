@@ -27,7 +27,13 @@ const SOON: Duration = Duration::from_secs(2);
 const NODE_TIMEOUT: Duration = Duration::from_secs(4);
 
 async fn patient(fleet: &Fleet) -> Redlock {
-    Redlock::builder().nodes(fleet.urls()).node_timeout(NODE_TIMEOUT).connect().await.unwrap()
+    Redlock::builder()
+        .new_fleet()
+        .nodes(fleet.urls())
+        .node_timeout(NODE_TIMEOUT)
+        .connect()
+        .await
+        .unwrap()
 }
 
 /// Acquires that many locks at once.
@@ -43,7 +49,7 @@ async fn acquire_all(redlock: &Redlock, count: usize) -> Vec<LockGuard> {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_in_flight_to_a_frozen_node_is_bounded_and_the_next_is_told_at_once() {
     let fleet = Fleet::start(3);
-    let bounded = Redlock::builder().nodes(fleet.urls()).max_in_flight(4);
+    let bounded = Redlock::builder().new_fleet().nodes(fleet.urls()).max_in_flight(4);
     let node_timeout = Duration::from_millis(1_500);
     let redlock = bounded.node_timeout(node_timeout).connect().await.unwrap();
     fleet.iter().for_each(Server::freeze);
@@ -79,7 +85,7 @@ async fn what_is_in_flight_to_a_frozen_node_is_bounded_and_the_next_is_told_at_o
 #[tokio::test(flavor = "multi_thread")]
 async fn the_bound_holds_back_releases_but_loses_none() {
     let fleet = Fleet::start(3);
-    let bounded = Redlock::builder().nodes(fleet.urls()).max_in_flight(4);
+    let bounded = Redlock::builder().new_fleet().nodes(fleet.urls()).max_in_flight(4);
     let redlock = bounded.node_timeout(NODE_TIMEOUT).connect().await.unwrap();
     let mut guards = Vec::new();
     for number in 0..40 {

@@ -38,7 +38,7 @@ const LONG: Duration = Duration::from_secs(60);
 
 /// Generous to a busy machine, and still below every ttl of these tests that matters.
 fn builder() -> RedlockBuilder {
-    Redlock::builder().node_timeout(Duration::from_millis(400))
+    Redlock::builder().new_fleet().node_timeout(Duration::from_millis(400))
 }
 
 async fn connect(fleet: &Fleet) -> Redlock {
@@ -206,7 +206,12 @@ async fn different_prefixes_do_not_disturb_each_other() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_database_in_the_url_is_where_the_keys_are() {
     let server = Server::start();
-    let redlock = Redlock::single_node(format!("{}/3", server.url())).await.unwrap();
+    let redlock = Redlock::builder()
+        .single_node(format!("{}/3", server.url()))
+        .new_fleet()
+        .connect()
+        .await
+        .unwrap();
     let guard = redlock.acquire("a").await.unwrap();
     let keyspace = server.info("keyspace");
     assert_eq!(keyspace.keys().collect::<Vec<_>>(), ["db3"]);

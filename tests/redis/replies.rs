@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use quorumlock::{
     Key, OwnerId,
-    node::{Link, Node, NodeFailure, Operation, SendAs, redis::RedisNode},
+    node::{Node, NodeFailure, Operation, SendAs, redis::RedisNode},
 };
 
-use crate::support::{Proxy, Server, eventually};
+use crate::support::{Proxy, Server, admit::Admitted, eventually};
 
 const SOON: Duration = Duration::from_secs(5);
 
@@ -22,7 +22,7 @@ async fn a_grant_to_another_question_is_no_vote() {
     server.set_raw(held, "someone else", None);
     let proxy = Proxy::start(server.port());
     let node = RedisNode::from_url(&proxy.url(), SOON).expect("a good URL");
-    let link = node.connect(&[]).await.expect("a connection");
+    let link = Admitted::admit(node.connect(&[]).await.expect("a connection")).await;
 
     proxy.drop_replies();
     let refused = tokio::spawn(link.call(&acquire(held), SendAs::Digest, SOON));

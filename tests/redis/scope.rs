@@ -30,7 +30,7 @@ const TTL: Duration = Duration::from_millis(1_500);
 const LONG: Duration = Duration::from_secs(60);
 
 async fn connect(urls: Vec<String>) -> Redlock {
-    let builder = Redlock::builder().ttl(TTL).node_timeout(NODE_TIMEOUT);
+    let builder = Redlock::builder().new_fleet().ttl(TTL).node_timeout(NODE_TIMEOUT);
     let redlock = builder.nodes(urls).connect().await.unwrap();
     eventually("all nodes", SOON, || all_vote(&redlock));
     redlock

@@ -94,7 +94,7 @@ async fn locks_work_by_tls_with_a_certificate_that_is_trusted() {
     let certified = certificate();
     let servers = [(); 3].map(|()| TlsServer::start(&certified));
     let configs = servers.each_ref().map(|server| server.config(connector(&certified)));
-    let redlock = Redlock::builder().fred_configs(configs).connect().await.unwrap();
+    let redlock = Redlock::builder().new_fleet().fred_configs(configs).connect().await.unwrap();
     let guard = redlock.acquire("a").await.unwrap();
     let keys =
         servers.iter().filter(|s| (1..=TTL_MS).contains(&s.server.pttl("quorumlock:lock:a")));
@@ -106,7 +106,7 @@ async fn locks_work_by_tls_with_a_certificate_that_is_trusted() {
 async fn a_certificate_that_is_not_trusted_is_an_error_that_says_so() {
     let server = TlsServer::start(&certificate());
     let called = Instant::now();
-    let by_url = Redlock::builder().single_node(server.url()).connect_timeout(CONNECT);
+    let by_url = Redlock::builder().new_fleet().single_node(server.url()).connect_timeout(CONNECT);
     let error = by_url.connect().await.unwrap_err();
     assert!(called.elapsed() < ABOUT_CONNECT, "{:?}", called.elapsed());
     let is_of_node = matches!(error, ConnectError::Unfit { .. } | ConnectError::NoQuorum { .. });
@@ -121,7 +121,7 @@ async fn a_server_without_tls_is_an_error_and_no_hang() {
     let server = Server::start();
     let url = format!("rediss://{}", server.addr());
     let called = Instant::now();
-    let builder = Redlock::builder().single_node(url).connect_timeout(CONNECT);
+    let builder = Redlock::builder().new_fleet().single_node(url).connect_timeout(CONNECT);
     let error = builder.connect().await.unwrap_err();
     assert!(called.elapsed() < ABOUT_CONNECT, "{:?}", called.elapsed());
     assert!(error.to_string().contains(&server.addr()), "{error}");

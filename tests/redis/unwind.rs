@@ -28,7 +28,7 @@ const AFTER_RECONNECT: Duration = Duration::from_secs(3);
 const BEYOND_PATIENCE: Duration = Duration::from_secs(5);
 
 fn through(proxies: &[Proxy]) -> RedlockBuilder {
-    Redlock::builder().nodes(proxies.iter().map(Proxy::url))
+    Redlock::builder().new_fleet().nodes(proxies.iter().map(Proxy::url))
 }
 
 /// Fails to acquire because the nodes at these places do not answer.
@@ -94,7 +94,7 @@ fn heal(redlock: &Redlock, proxies: &[Proxy], places: &[usize]) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_thawed_majority_keeps_no_key_of_an_attempt_that_timed_out() {
     let fleet = Fleet::start(5);
-    let redlock = Redlock::connect(fleet.urls()).await.unwrap();
+    let redlock = Redlock::builder().nodes(fleet.urls()).new_fleet().connect().await.unwrap();
     for place in [0, 1, 2] {
         fleet[place].freeze();
     }
@@ -208,7 +208,7 @@ async fn an_acquire_that_arrives_after_its_release_is_never_executed() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_acquire_that_runs_long_after_its_ttl_is_released_all_the_same() {
     let fleet = Fleet::start(3);
-    let redlock = Redlock::connect(fleet.urls()).await.unwrap();
+    let redlock = Redlock::builder().nodes(fleet.urls()).new_fleet().connect().await.unwrap();
     fleet[0].freeze();
     fleet[1].freeze();
     let ttl = Duration::from_millis(400);
@@ -228,7 +228,7 @@ async fn an_acquire_that_runs_long_after_its_ttl_is_released_all_the_same() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_frozen_for_so_long_that_its_connection_is_given_up_comes_back_clean() {
     let fleet = Fleet::start(3);
-    let redlock = Redlock::connect(fleet.urls()).await.unwrap();
+    let redlock = Redlock::builder().nodes(fleet.urls()).new_fleet().connect().await.unwrap();
     fleet[0].freeze();
     fleet[1].freeze();
     silent_at_quorum(&redlock.try_acquire("r").await.unwrap_err());
@@ -312,7 +312,7 @@ async fn a_release_that_was_lost_is_sent_again() {
 async fn nothing_is_owed_to_a_node_that_was_never_asked() {
     let fleet = Fleet::start(3);
     fleet[2].kill();
-    let redlock = Redlock::connect(fleet.urls()).await.unwrap();
+    let redlock = Redlock::builder().nodes(fleet.urls()).new_fleet().connect().await.unwrap();
     for pair in 0..200 {
         let guard = redlock.try_acquire(&format!("r{pair}")).await.unwrap();
         if pair % 2 == 0 {
@@ -330,7 +330,7 @@ async fn nothing_is_owed_to_a_node_that_was_never_asked() {
 async fn nothing_is_owed_to_a_node_that_was_never_asked_by_a_caller_that_has_gone() {
     let fleet = Fleet::start(3);
     fleet[2].kill();
-    let redlock = Redlock::connect(fleet.urls()).await.unwrap();
+    let redlock = Redlock::builder().nodes(fleet.urls()).new_fleet().connect().await.unwrap();
     for number in 0..50 {
         let resource = format!("r{number}");
         assert!(give_up_after(1, redlock.try_acquire(&resource)).await.is_none());

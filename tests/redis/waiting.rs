@@ -31,7 +31,7 @@ const SOON: Duration = Duration::from_secs(3);
 const LONG: Duration = Duration::from_secs(60);
 
 async fn connect(fleet: &Fleet) -> Redlock {
-    Redlock::builder().nodes(fleet.urls()).connect().await.unwrap()
+    Redlock::builder().new_fleet().nodes(fleet.urls()).connect().await.unwrap()
 }
 
 async fn hold(redlock: &Redlock) -> LockGuard {
@@ -298,7 +298,7 @@ async fn with_rights(fleet: &Fleet, rights: &str) -> Redlock {
         assert_eq!(server.command(&user).into_text().as_deref(), Some("OK"));
         format!("redis://locks:pw@{}", server.addr())
     });
-    Redlock::builder().nodes(urls).connect().await.unwrap()
+    Redlock::builder().new_fleet().nodes(urls).connect().await.unwrap()
 }
 
 // The rights that `docs/operations.md` names.

@@ -23,7 +23,12 @@ const N1: usize = 1;
 
 async fn connect(client: &SimClient) -> Redlock {
     // A renewal would set a key again that a node lost, and hide what a bare quorum comes to.
-    let builder = Redlock::builder().sim_client(client).ttl(TTL).without_renewal();
+    let builder = Redlock::builder()
+        .new_fleet()
+        .without_quarantine()
+        .sim_client(client)
+        .ttl(TTL)
+        .without_renewal();
     builder.connect().await.unwrap()
 }
 

@@ -27,7 +27,7 @@ const KEY: &str = "quorumlock:lock:r";
 const ANOTHER: Option<&str> = Some("another");
 
 fn builder(client: &SimClient) -> RedlockBuilder {
-    Redlock::builder().sim_client(client).node_timeout(NODE_TIMEOUT)
+    Redlock::builder().new_fleet().sim_client(client).node_timeout(NODE_TIMEOUT)
 }
 
 async fn connect(cluster: &SimCluster) -> Redlock {
@@ -67,7 +67,8 @@ pub(crate) async fn until_clean(cluster: &SimCluster) -> Duration {
 
 /// The nodes that have a key.
 pub(crate) fn holders(cluster: &SimCluster) -> Vec<usize> {
-    (0..cluster.len()).filter(|node| !cluster.keys(*node).is_empty()).collect()
+    let has_lock = |node: &usize| cluster.keys(*node).keys().any(|key| key.contains(":lock:"));
+    (0..cluster.len()).filter(has_lock).collect()
 }
 
 pub(crate) fn owner_on(cluster: &SimCluster, node: usize) -> Option<String> {

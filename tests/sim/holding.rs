@@ -39,7 +39,7 @@ const FIRST_RENEWAL: Duration = Duration::from_millis(1_100);
 const KEY: &str = "quorumlock:lock:r";
 
 fn builder(client: &SimClient) -> RedlockBuilder {
-    Redlock::builder().sim_client(client).ttl(TTL).node_timeout(NODE_TIMEOUT)
+    Redlock::builder().new_fleet().sim_client(client).ttl(TTL).node_timeout(NODE_TIMEOUT)
 }
 
 /// A lock on "r", asked for 100 ms after the world began.

@@ -34,6 +34,7 @@ pub(crate) struct Life {
     pub(crate) client: SimClient,
     pub(crate) seen: Seen,
     pub(crate) masters: usize,
+    pub(crate) max_ttl: Duration,
 }
 
 impl Life {
@@ -41,6 +42,8 @@ impl Life {
     pub(crate) async fn live(self) -> Option<Redlock> {
         let redlock = Redlock::builder()
             .sim_client(&self.client)
+            .max_ttl(self.max_ttl)
+            .ttl(self.max_ttl)
             .connect_timeout(Duration::from_millis(self.plan.connect_timeout_ms))
             .node_timeout(Duration::from_millis(self.plan.node_timeout_ms))
             .connect()

@@ -20,6 +20,7 @@
 #[path = "../support"]
 #[allow(dead_code, unreachable_pub, reason = "as in `support/mod.rs`")]
 mod support {
+    pub mod admit;
     pub mod conformance;
     pub mod futures;
     pub mod sim_world;

@@ -11,6 +11,10 @@ pub(crate) struct Plan {
     pub(crate) seed: u64,
     pub(crate) masters: usize,
     pub(crate) persistence: Persistence,
+    /// The fleet's `max_ttl`: how long nodes wait that may have forgotten.
+    pub(crate) max_ttl_ms: u64,
+    /// Whether the fleet is in use when the schedule begins. Otherwise nobody knows of it.
+    pub(crate) is_founded: bool,
     pub(crate) clients: Vec<ClientPlan>,
     /// When, in milliseconds, and what. In order of time.
     pub(crate) faults: Vec<(u64, Fault)>,
@@ -83,9 +87,9 @@ pub(crate) enum Fault {
     Kill(usize),
     FlushScripts(usize),
     ClockRate { node: usize, ppm: i32 },
+    FlushAll(usize),
     // These break assumptions.
     ClockJump { node: usize, ms: i64 },
-    FlushAll(usize),
     DeleteKeys(usize),
 }
 
@@ -97,19 +101,21 @@ impl Plan {
         let rng = &mut StdRng::seed_from_u64(seed);
         let breaks_assumptions = rng.random_ratio(1, 3);
         let masters = *pick(rng, &[5, 5, 5, 5, 3, 3, 4, 2, 1, 7]);
-        let persistence = if breaks_assumptions {
-            *pick(rng, &[Persistence::None, Persistence::EverySec, Persistence::Always])
-        } else {
-            Persistence::Always
-        };
-        let clients: Vec<ClientPlan> = (0..3).map(|_| ClientPlan::random(rng)).collect();
+        let persistence =
+            *pick(rng, &[Persistence::None, Persistence::EverySec, Persistence::Always]);
+        // Short, so that nodes come back to their votes within the schedule; or long, so that there are
+        // locks that live for longer than it.
+        let max_ttl_ms = *pick(rng, &[1_500, 1_500, MAX_TTL_MS]);
+        let is_founded = !rng.random_ratio(1, 10);
+        let clients: Vec<ClientPlan> =
+            (0..3).map(|_| ClientPlan::random(rng, max_ttl_ms)).collect();
         let mut faults: Vec<(u64, Fault)> =
             (0..masters).map(|node| (0, clock_rate(rng, node))).collect();
         for _ in 0..rng.random_range(5..=14) {
             faults.extend(fault_and_end(rng, masters, &clients, breaks_assumptions));
         }
         faults.sort_by_key(|(at, _)| *at);
-        Self { seed, masters, persistence, clients, faults }
+        Self { seed, masters, persistence, max_ttl_ms, is_founded, clients, faults }
     }
 
     /// The same without the faults and operations whose place is not in the lists.
@@ -140,14 +146,14 @@ impl Plan {
 }
 
 impl ClientPlan {
-    fn random(rng: &mut StdRng) -> Self {
+    fn random(rng: &mut StdRng, max_ttl_ms: u64) -> Self {
         Self {
             // With the masters' rates below, clocks differ by less than the 1 % that is allowed for.
             ppm: rng.random_range(-2_000..=2_000),
             latency_ms: *pick(rng, &[(1, 1), (1, 3), (2, 12)]),
             connect_timeout_ms: *pick(rng, &[200, 1_000, 5_000]),
             node_timeout_ms: rng.random_range(10..=60),
-            operations: (0..7).map(|_| Operation::random(rng)).collect(),
+            operations: (0..7).map(|_| Operation::random(rng, max_ttl_ms)).collect(),
             shuts_down: rng.random_ratio(1, 5),
         }
     }
@@ -160,12 +166,12 @@ impl ClientPlan {
 }
 
 impl Operation {
-    fn random(rng: &mut StdRng) -> Self {
+    fn random(rng: &mut StdRng, max_ttl_ms: u64) -> Self {
         Self {
             pause_ms: rng.random_range(0..=200),
             resource: rng.random_range(0..2),
             // A short one ends while it is held; a long one shows what nobody took back.
-            ttl_ms: if rng.random_ratio(1, 4) { MAX_TTL_MS } else { rng.random_range(100..=1_500) },
+            ttl_ms: if rng.random_ratio(1, 4) { max_ttl_ms } else { rng.random_range(100..=1_500) },
             wait_ms: *pick(rng, &[0, 0, 50, 300, 1_000]),
             patience_ms: rng.random_ratio(1, 5).then(|| rng.random_range(0..=40)),
             hold_ms: *pick(rng, &[0, 1, 10, 100, 400, 1_600]),
@@ -202,7 +208,7 @@ fn fault_and_end(
     let client = rng.random_range(0..clients.len());
     let link = |node, faults| Fault::Link { client, node, faults };
     let healthy = clients[client].healthy_link();
-    let kinds = if breaks_assumptions { 13 } else { 10 };
+    let kinds = if breaks_assumptions { 13 } else { 11 };
     match rng.random_range(0..kinds) {
         0 => vec![(from, Fault::Freeze(node)), (to, Fault::Thaw(node))],
         1 => vec![(from, Fault::Crash(node)), (to, Fault::Restart(node))],
@@ -230,8 +236,8 @@ fn fault_and_end(
         9 => (0..=masters / 2)
             .flat_map(|node| [(from, Fault::Freeze(node)), (to, Fault::Thaw(node))])
             .collect(),
-        10 => vec![(from, Fault::ClockJump { node, ms: rng.random_range(-3_000..=3_000) })],
-        11 => vec![(from, Fault::FlushAll(node))],
+        10 => vec![(from, Fault::FlushAll(node))],
+        11 => vec![(from, Fault::ClockJump { node, ms: rng.random_range(-3_000..=3_000) })],
         _ => vec![(from, Fault::DeleteKeys(node))],
     }
 }

@@ -66,6 +66,9 @@ impl<'a> Schedule<'a> {
     }
 
     async fn carry_out(mut self) -> Report {
+        if self.plan.is_founded {
+            self.found().await;
+        }
         let mut lives = Vec::new();
         for (number, (client, plan)) in self.clients.iter().zip(&self.plan.clients).enumerate() {
             let life = Life {
@@ -75,6 +78,7 @@ impl<'a> Schedule<'a> {
                 client: client.clone(),
                 seen: self.seen.clone(),
                 masters: self.plan.masters,
+                max_ttl: Duration::from_millis(self.plan.max_ttl_ms),
             };
             let client = client.clone();
             lives.push(tokio::spawn(async move { client.run(life.live()).await }));
@@ -103,6 +107,16 @@ impl<'a> Schedule<'a> {
         self.check_residue(&redlocks).await;
         self.check_progress(&redlocks).await;
         self.report()
+    }
+
+    /// The fleet is used for the first time, by a client that then goes away.
+    async fn found(&self) {
+        let builder = Redlock::builder().new_fleet().sim(&self.cluster);
+        let max_ttl = Duration::from_millis(self.plan.max_ttl_ms);
+        let founder = builder.ttl(max_ttl).max_ttl(max_ttl).connect().await.expect("a new fleet");
+        founder.shutdown().await;
+        // What was just written is on the disk.
+        sleep(Duration::from_secs(2)).await;
     }
 
     fn apply(&mut self, fault: &Fault) {
@@ -151,7 +165,9 @@ impl<'a> Schedule<'a> {
         sleep(CLEAN_WITHIN).await;
         for redlock in living {
             for status in redlock.nodes() {
-                if status.owed_releases > 0 || status.state != NodeState::Voting {
+                let has_recovered =
+                    matches!(status.state, NodeState::Voting | NodeState::Quarantined { .. });
+                if status.owed_releases > 0 || !has_recovered {
                     self.violation(format!("not recovered: {status:?}"));
                 }
             }
@@ -165,13 +181,19 @@ impl<'a> Schedule<'a> {
             });
         }
         sleep(MAX_TTL * 2).await;
+        for status in living.iter().flat_map(Redlock::nodes) {
+            if status.state != NodeState::Voting {
+                self.violation(format!("not admitted again: {status:?}"));
+            }
+        }
         for node in 0..self.plan.masters {
             self.check_empty(node, "after the longest ttl", RestsOn::Clock(node));
         }
     }
 
     fn check_empty(&self, node: usize, when: &str, rests_on: RestsOn) {
-        let keys = self.cluster.keys(node);
+        let mut keys = self.cluster.keys(node);
+        keys.retain(|key, _| key.contains(":lock:"));
         if !keys.is_empty() {
             let what = format!("residue on n{node} {when}: {keys:?}");
             self.seen.violation(&self.cluster, rests_on, what);

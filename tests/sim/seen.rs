@@ -33,7 +33,7 @@ pub(crate) struct Violation {
 pub(crate) enum RestsOn {
     /// None at all: no hang, no panic, progress.
     Nothing,
-    /// That no node forgets and no clock jumps: who holds what.
+    /// That no clock jumps and nobody touches keys: who holds what.
     AllAssumptions,
     /// That this node did not forget a release that it had answered, as `everysec` can.
     Memory(usize),
@@ -45,7 +45,8 @@ impl RestsOn {
     pub(crate) fn is_broken_by(self, broken: &BrokenAssumption) -> bool {
         match self {
             Self::Nothing => false,
-            Self::AllAssumptions => true,
+            // A node that forgot does not vote until it does not matter.
+            Self::AllAssumptions => broken.what != "a node forgot",
             Self::Memory(node) => broken.node == node && broken.what == "a node forgot",
             Self::Clock(node) => broken.node == node && broken.what == "a clock jumped",
         }

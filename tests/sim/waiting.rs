@@ -28,7 +28,7 @@ const LONG: Duration = Duration::from_secs(60);
 
 async fn process(cluster: &SimCluster) -> (SimClient, Redlock) {
     let client = cluster.client();
-    let redlock = Redlock::builder().sim_client(&client).connect().await.unwrap();
+    let redlock = Redlock::builder().new_fleet().sim_client(&client).connect().await.unwrap();
     (client, redlock)
 }
 

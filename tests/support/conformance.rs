@@ -5,10 +5,14 @@
 
 use std::{future::poll_fn, pin::pin, task::Poll, time::Duration};
 
+use super::admit::Admitted;
 use futures::future::maybe_done;
 use quorumlock::{
     Key, OwnerId, Seat,
-    node::{Answer, Heard, Link, LinkId, Listener, Node, NodeFailure, Operation, Outcome, SendAs},
+    node::{
+        Answer, Heard, Link, LinkId, Listener, MarkState, Marker, Node, NodeFailure, NodeName,
+        Operation, Outcome, SendAs, Server,
+    },
 };
 
 /// One node, and what may happen to it from outside.
@@ -53,6 +57,7 @@ const SHORT: Duration = Duration::from_millis(60);
 const KEY: &str = "lock:a";
 const SEAT: Seat = Seat::new(7);
 const SOMEONE: &str = "someone else";
+const MARKER: &str = "test:marker";
 
 /// One test for each behaviour: `conformance_tests!(tokio::test, MyWorld::start())`.
 macro_rules! conformance_tests {
@@ -74,6 +79,14 @@ macro_rules! conformance_tests {
             releasing_anothers_key_leaves_it
             forgotten_scripts_execute_nothing_and_are_learnt_by_text
             a_script_that_is_learnt_by_text_is_the_only_one
+            nothing_is_granted_but_by_an_admission
+            a_node_that_lost_its_marker_grants_nothing_more
+            a_node_that_lost_its_scripts_grants_nothing_more
+            an_admission_that_was_replaced_grants_nothing_more
+            what_is_still_ours_lives_on_without_an_admission
+            a_marker_is_written_only_instead_of_the_one_that_was_seen
+            a_marker_is_written_only_for_the_process_that_was_seen
+            a_look_tells_what_kind_of_server_it_is
             a_ping_is_answered
             operations_run_in_the_order_in_which_they_were_first_polled
             an_operation_that_timed_out_may_still_run
@@ -111,12 +124,12 @@ pub(crate) use conformance_tests;
 
 type LinkOf<W> = <<W as World>::Node as Node>::Link;
 
-async fn connect<W: World>(world: &W) -> LinkOf<W> {
+async fn connect<W: World>(world: &W) -> Admitted<LinkOf<W>> {
     connect_after(world, &[]).await
 }
 
-async fn connect_after<W: World>(world: &W, stale: &[LinkId]) -> LinkOf<W> {
-    world.node().connect(stale).await.expect("a connection")
+async fn connect_after<W: World>(world: &W, stale: &[LinkId]) -> Admitted<LinkOf<W>> {
+    Admitted::admit(world.node().connect(stale).await.expect("a connection")).await
 }
 
 fn ms(span: Duration) -> u64 {
@@ -139,7 +152,7 @@ fn ping() -> Operation {
     Operation::Ping { nonce: u64::MAX }
 }
 
-async fn ask(link: &impl Link, operation: Operation) -> Outcome {
+async fn ask(link: &Admitted<impl Link>, operation: Operation) -> Outcome {
     link.call(&operation, SendAs::Digest, SOON).await
 }
 
@@ -153,7 +166,7 @@ pub async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     tokio::time::timeout(SOON, wait).await.unwrap_or_else(|_| panic!("waited in vain for {what}"));
 }
 
-async fn closes(link: &mut impl Link) {
+async fn closes(link: &mut Admitted<impl Link>) {
     let closed = tokio::time::timeout(SOON, link.closed()).await;
     assert!(closed.is_ok(), "waited in vain for the end of the link");
 }
@@ -297,7 +310,8 @@ pub async fn releasing_anothers_key_leaves_it(world: &impl World) {
 
 pub async fn forgotten_scripts_execute_nothing_and_are_learnt_by_text(world: &impl World) {
     let (link, owner) = (connect(world).await, OwnerId::random());
-    let steps = [acquire(owner, LONG), extend(owner, LONGER), release(owner)];
+    assert_eq!(ask(&link, acquire(owner, LONG)).await, Ok(Answer::Done));
+    let steps = [extend(owner, LONGER), release(owner)];
     for step in steps {
         world.flush_scripts();
         let before = (world.get(KEY), world.pttl(KEY) > ms_i64(LONG));
@@ -313,11 +327,114 @@ pub async fn forgotten_scripts_execute_nothing_and_are_learnt_by_text(world: &im
 pub async fn a_script_that_is_learnt_by_text_is_the_only_one(world: &impl World) {
     let (link, owner) = (connect(world).await, OwnerId::random());
     world.flush_scripts();
-    let acquired = link.call(&acquire(owner, LONG), SendAs::Text, SOON).await;
-    assert_eq!(acquired, Ok(Answer::Done));
-    assert_eq!(ask(&link, extend(owner, LONGER)).await, Err(NodeFailure::NoScript));
+    let extended = link.call(&extend(owner, LONG), SendAs::Text, SOON).await;
+    assert_eq!(extended, Ok(Answer::Missing));
+    assert_eq!(ask(&link, extend(owner, LONG)).await, Ok(Answer::Missing));
     assert_eq!(ask(&link, release(owner)).await, Err(NodeFailure::NoScript));
-    assert_taken_for_at_most(&ask(&link, acquire(owner, LONG)).await, LONG);
+}
+
+fn assert_not_admitted(outcome: &Outcome) {
+    assert!(matches!(outcome, Err(NodeFailure::NotAdmitted { .. })), "{outcome:?}");
+}
+
+pub async fn nothing_is_granted_but_by_an_admission(world: &impl World) {
+    let (link, owner) = (connect(world).await, OwnerId::random());
+    for send_as in [SendAs::Digest, SendAs::Text] {
+        assert_not_admitted(&link.link.call(&acquire(owner, LONG), send_as, SOON).await);
+    }
+    assert_eq!(world.get(KEY), None);
+}
+
+pub async fn a_node_that_lost_its_marker_grants_nothing_more(world: &impl World) {
+    let (mut link, owner) = (connect(world).await, OwnerId::random());
+    world.delete(MARKER);
+    assert_not_admitted(&ask(&link, acquire(owner, LONG)).await);
+    world.set(MARKER, SOMEONE, None);
+    assert_not_admitted(&ask(&link, acquire(owner, LONG)).await);
+    world.delete(MARKER);
+    assert_eq!(world.get(KEY), None);
+    link.admit_again().await;
+    assert_eq!(ask(&link, acquire(owner, LONG)).await, Ok(Answer::Done));
+}
+
+pub async fn a_node_that_lost_its_scripts_grants_nothing_more(world: &impl World) {
+    let (mut link, owner) = (connect(world).await, OwnerId::random());
+    let admission = world.get(MARKER);
+    world.flush_scripts();
+    assert_eq!(ask(&link, acquire(owner, LONG)).await, Err(NodeFailure::NoScript));
+    assert_eq!(world.get(KEY), None);
+    link.admit_again().await;
+    assert_ne!(world.get(MARKER), admission, "each admission has a marker of its own");
+    assert_eq!(ask(&link, acquire(owner, LONG)).await, Ok(Answer::Done));
+}
+
+pub async fn an_admission_that_was_replaced_grants_nothing_more(world: &impl World) {
+    let (old, mut new) = (connect(world).await, connect(world).await);
+    world.delete(MARKER);
+    new.admit_again().await;
+    // Its script is still known.
+    assert_not_admitted(&ask(&old, acquire(OwnerId::random(), LONG)).await);
+    assert_eq!(ask(&new, acquire(OwnerId::random(), LONG)).await, Ok(Answer::Done));
+}
+
+pub async fn what_is_still_ours_lives_on_without_an_admission(world: &impl World) {
+    let (link, owner) = (connect(world).await, OwnerId::random());
+    assert_eq!(ask(&link, acquire(owner, LONG)).await, Ok(Answer::Done));
+    world.delete(MARKER);
+    assert_eq!(ask(&link, extend(owner, LONGER)).await, Ok(Answer::Done));
+    assert_eq!(ask(&link, release(owner)).await, Ok(Answer::Done));
+}
+
+/// A marker to write on the process with this id.
+fn marker(run_id: &str, state: MarkState) -> Marker {
+    Marker {
+        id: OwnerId::random().to_string(),
+        state,
+        run_id: run_id.to_owned(),
+        node: NodeName::new("n"),
+        members: "n".to_owned(),
+        max_ttl_ms: 60_000,
+    }
+}
+
+pub async fn a_marker_is_written_only_instead_of_the_one_that_was_seen(world: &impl World) {
+    let link = world.node().connect(&[]).await.expect("a connection");
+    let at = Key::new(MARKER);
+    let facts = link.look(&at, false, SOON).await.expect("an answer");
+    assert_eq!(facts.marker, None);
+    let first = marker(&facts.run_id, MarkState::Waiting);
+    let seen = Some("another".to_owned());
+    assert_eq!(link.mark(&at, seen, first.clone(), SOON).await, Ok(false));
+    assert_eq!(link.mark(&at, None, first.clone(), SOON).await, Ok(true));
+    assert_eq!(world.get(MARKER), Some(first.to_string()));
+    let second = marker(&facts.run_id, MarkState::Waiting);
+    assert_eq!(link.mark(&at, None, second.clone(), SOON).await, Ok(false));
+    assert_eq!(link.mark(&at, Some(first.to_string()), second.clone(), SOON).await, Ok(true));
+    let facts = link.look(&at, false, SOON).await.expect("an answer");
+    assert_eq!(facts.marker, Some(second.to_string()));
+    assert_eq!(world.pttl(MARKER), -1, "a marker does not expire");
+}
+
+pub async fn a_marker_is_written_only_for_the_process_that_was_seen(world: &impl World) {
+    let link = world.node().connect(&[]).await.expect("a connection");
+    let at = Key::new(MARKER);
+    let other = marker("another", MarkState::Admitted { acquire: String::new() });
+    assert_eq!(link.mark(&at, None, other, SOON).await, Ok(false));
+    assert_eq!(world.get(MARKER), None);
+}
+
+pub async fn a_look_tells_what_kind_of_server_it_is(world: &impl World) {
+    let link = world.node().connect(&[]).await.expect("a connection");
+    for durability in [false, true] {
+        let facts = link.look(&Key::new(MARKER), durability, SOON).await.expect("an answer");
+        assert_eq!(facts.run_id, link.id().run_id);
+        assert!(
+            matches!(facts.server, Server::Redis(7.., _) | Server::Valkey(7.., _)),
+            "{facts:?}"
+        );
+        assert!(facts.is_master && !facts.is_cluster && !facts.is_loading && !facts.is_durable);
+        assert_eq!((facts.eviction.as_deref(), facts.replicas), (Some("noeviction"), 0));
+    }
 }
 
 fn ms_i64(span: Duration) -> i64 {
@@ -401,7 +518,7 @@ pub async fn what_is_sent_on_a_dead_link_ends_in_time_and_is_not_answered(world:
 }
 
 #[track_caller]
-fn client_id(link: &impl Link) -> i64 {
+fn client_id(link: &Admitted<impl Link>) -> i64 {
     link.id().client_id.expect("the server tells the client's id")
 }
 
@@ -443,7 +560,7 @@ pub async fn a_dead_server_is_unreachable(world: &impl World) {
 pub async fn a_closed_link_leaves_no_client(world: &impl World) {
     let link = connect(world).await;
     assert_eq!(world.clients(), [client_id(&link)]);
-    link.close().await;
+    link.link.close().await;
     eventually("the client's end", || world.clients().is_empty()).await;
 }
 
@@ -481,7 +598,7 @@ async fn ends(listener: &mut impl Listener) {
 }
 
 /// Acquires and releases a key. Whose it was.
-async fn come_and_go(link: &impl Link, key: &str) -> OwnerId {
+async fn come_and_go(link: &Admitted<impl Link>, key: &str) -> OwnerId {
     let (key, owner) = (Key::new(key), OwnerId::random());
     let acquire = Operation::Acquire { key: key.clone(), owner, ttl_ms: ms(LONG) };
     assert_eq!(ask(link, acquire).await, Ok(Answer::Done));

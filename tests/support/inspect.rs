@@ -57,11 +57,12 @@ impl Server {
         assert_eq!(reply, Reply::Text("OK".to_owned()), "SET {key} on {}", self.addr());
     }
 
-    /// All keys, sorted.
+    /// All keys but the markers of fleets, sorted.
     #[track_caller]
     pub fn keys(&self) -> Vec<String> {
         let keys = self.command(&["KEYS", "*"]).into_array();
         let mut keys: Vec<_> = keys.into_iter().filter_map(Reply::into_text).collect();
+        keys.retain(|key| !key.ends_with(":marker"));
         keys.sort();
         keys
     }

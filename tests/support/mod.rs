@@ -25,6 +25,7 @@ mod selftest;
 pub mod futures;
 pub mod aftermath;
 pub mod twin;
+pub mod admit;
 pub mod conformance;
 #[cfg(feature = "sim")]
 pub mod sim_world;

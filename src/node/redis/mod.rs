@@ -14,6 +14,7 @@
 
 mod config;
 mod listener;
+mod look;
 
 pub use config::ConfigError;
 pub use listener::RedisListener;
@@ -31,11 +32,14 @@ use fred::{
 };
 use tokio_util::task::AbortOnDropHandle;
 
+use self::look::Commands;
+
 use super::{
-    Answer, Link, LinkId, Node, NodeFailure, NodeName, Operation, Outcome, SendAs,
+    Answer, Facts, Link, LinkId, Marker, Node, NodeFailure, NodeName, Operation, Outcome, SendAs,
     script::{self, Script},
     sealed::Sealed,
 };
+use crate::resource::Key;
 
 /// A Redis or Valkey server that stands alone. `Debug` does not show its credentials.
 pub struct RedisNode {
@@ -63,6 +67,12 @@ impl RedisNode {
     pub fn from_config(config: Config, connect_timeout: Duration) -> Result<Self, ConfigError> {
         let name = config::node_name(&config)?;
         Ok(Self { name, config, connect_timeout })
+    }
+
+    /// The same node under another name.
+    #[must_use]
+    pub fn named(self, name: NodeName) -> Self {
+        Self { name, ..self }
     }
 
     /// The parts of the configuration that the protocol depends on are set here, whatever it says.
@@ -159,7 +169,6 @@ pub struct RedisLink {
 /// The scripts' SHA-1 digests, as the server computed them.
 #[derive(Debug)]
 struct Digests {
-    acquire: Value,
     extend: Value,
     release: Value,
 }
@@ -177,15 +186,37 @@ impl Link for RedisLink {
         send_as: SendAs,
         timeout: Duration,
     ) -> impl Future<Output = Outcome> + Send + 'static {
-        let (command, args) = self.request(operation, send_as);
-        let reply = send(&self.client, command, args, timeout);
+        let request = self.request(operation, send_as);
+        let reply = request.map(|(command, args)| send(&self.client, command, args, timeout));
         let expected = operation.clone();
         async move {
+            let reply = reply.ok_or_else(|| NodeFailure::NotAdmitted {
+                why: "an acquire goes by its admission only".to_owned(),
+            })?;
             match reply.await {
                 Ok(value) => decode(&value, &expected),
                 Err(error) => Err(failed_call(&error, timeout)),
             }
         }
+    }
+
+    fn look(
+        &self,
+        marker: &Key,
+        durability: bool,
+        timeout: Duration,
+    ) -> impl Future<Output = Result<Facts, NodeFailure>> + Send + 'static {
+        Commands { client: self.client.clone(), timeout }.look(marker.clone(), durability)
+    }
+
+    fn mark(
+        &self,
+        at: &Key,
+        seen: Option<String>,
+        marker: Marker,
+        timeout: Duration,
+    ) -> impl Future<Output = Result<bool, NodeFailure>> + Send + 'static {
+        Commands { client: self.client.clone(), timeout }.mark(at.clone(), seen, marker)
     }
 
     async fn closed(&mut self) -> String {
@@ -203,10 +234,20 @@ impl Link for RedisLink {
 }
 
 impl RedisLink {
-    fn request(&self, operation: &Operation, send_as: SendAs) -> (&'static str, Vec<Value>) {
+    /// The command for an operation; `None` for an acquire without a ballot.
+    fn request(
+        &self,
+        operation: &Operation,
+        send_as: SendAs,
+    ) -> Option<(&'static str, Vec<Value>)> {
         let (script, digest, key, owner, number) = match operation {
             Operation::Acquire { key, owner, ttl_ms } => {
-                (Script::Acquire, &self.digests.acquire, key, owner, *ttl_ms)
+                let SendAs::Ballot(ballot) = send_as else { return None };
+                let digest = Value::from(ballot.acquire.as_str());
+                let keys = [Value::Integer(2), key.as_str().into(), ballot.marker.as_str().into()];
+                let args = [owner.to_string().into(), ttl_ms.to_string().into()];
+                let args = std::iter::once(digest).chain(keys).chain(args);
+                return Some(("EVALSHA", args.collect()));
             }
             Operation::Extend { key, owner, ttl_ms } => {
                 (Script::Extend, &self.digests.extend, key, owner, *ttl_ms)
@@ -214,14 +255,14 @@ impl RedisLink {
             Operation::Release { key, owner, calls } => {
                 (Script::Release, &self.digests.release, key, owner, u64::from(*calls))
             }
-            Operation::Ping { nonce } => return ("PING", vec![nonce.to_string().into()]),
+            Operation::Ping { nonce } => return Some(("PING", vec![nonce.to_string().into()])),
         };
         let (command, body) = match send_as {
-            SendAs::Digest => ("EVALSHA", digest.clone()),
+            SendAs::Digest | SendAs::Ballot(_) => ("EVALSHA", digest.clone()),
             SendAs::Text => ("EVAL", Value::from_static_str(script.text())),
         };
         let (owner, number) = (owner.to_string().into(), number.to_string().into());
-        (command, vec![body, Value::Integer(1), key.as_str().into(), owner, number])
+        Some((command, vec![body, Value::Integer(1), key.as_str().into(), owner, number]))
     }
 }
 
@@ -252,6 +293,9 @@ fn decode(value: &Value, asked: &Operation) -> Outcome {
     let answer = match (value, asked) {
         (Value::Array(items), asked) => match items.as_slice() {
             [Value::Integer(code), Value::Integer(ms), owner] if is_for(owner, asked) => {
+                if *code == script::NOT_ADMITTED {
+                    return Err(not_admitted());
+                }
                 script::answer(*code, *ms)
             }
             _ => None,
@@ -310,6 +354,10 @@ fn not_connected(error: &Error) -> NodeFailure {
     }
 }
 
+fn not_admitted() -> NodeFailure {
+    NodeFailure::NotAdmitted { why: "it does not know of its admission any more".to_owned() }
+}
+
 fn unreachable(cause: &str) -> NodeFailure {
     NodeFailure::Unreachable { cause: cause.to_owned() }
 }
@@ -328,7 +376,6 @@ impl Setup<'_> {
             self.kill(old).await?;
         }
         let digests = Digests {
-            acquire: self.load(Script::Acquire).await?,
             extend: self.load(Script::Extend).await?,
             release: self.load(Script::Release).await?,
         };

@@ -1,0 +1,125 @@
+//! What a client knows of its fleet: one board for all lanes, on which each writes what it sees of its
+//! node, and from which each reads what its node is to do.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::Notify;
+
+use crate::{
+    admission::{Fleet, Seen, Sight, Verdict},
+    clock::{Clock, Moment},
+    entropy::Entropy,
+    node::{Facts, MarkState, Marker},
+    resource::Key,
+};
+
+#[derive(Debug)]
+pub(crate) struct Board {
+    fleet: Fleet,
+    clock: Clock,
+    entropy: Entropy,
+    sight: Mutex<Sight>,
+    /// One for each lane.
+    news: Vec<Arc<Notify>>,
+}
+
+impl Board {
+    pub(crate) fn new(fleet: Fleet, clock: Clock, entropy: Entropy) -> Self {
+        let nodes = fleet.names.len();
+        let sight =
+            Sight { nodes: vec![None; nodes], unreachable: vec![false; nodes], ..Sight::default() };
+        let news = (0..nodes).map(|_| Arc::default()).collect();
+        Self { fleet, clock, entropy, sight: Mutex::new(sight), news }
+    }
+
+    fn sight(&self) -> MutexGuard<'_, Sight> {
+        self.sight.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The key of the marker on each node.
+    pub(crate) fn marker(&self) -> &Key {
+        &self.fleet.marker
+    }
+
+    /// Whether it has to be asked how durable a node is.
+    pub(crate) fn wants_durability(&self) -> bool {
+        self.fleet.trusts_durability
+    }
+
+    pub(crate) fn now(&self) -> Moment {
+        self.clock.now()
+    }
+
+    /// Tells the lane of this place that something has changed that was seen of any node.
+    pub(crate) fn news(&self, place: usize) -> Arc<Notify> {
+        self.news.get(place).map(Arc::clone).unwrap_or_default()
+    }
+
+    fn tell_all(&self) {
+        self.news.iter().for_each(|news| news.notify_one());
+    }
+
+    /// A look at a node has ended just now.
+    pub(crate) fn note(&self, place: usize, facts: Facts, forgot_script: bool) {
+        let now = self.now();
+        let mut sight = self.sight();
+        let before = sight.nodes.get(place).cloned().flatten();
+        let same = before
+            .filter(|seen| seen.facts.run_id == facts.run_id && seen.facts.marker == facts.marker);
+        let since = same.as_ref().map_or(now, |seen| seen.since);
+        let seen = Seen { since, facts, is_reachable: true, forgot_script };
+        let is_news = same.is_none_or(|same| !same.is_reachable || same.facts != seen.facts);
+        if let Some(slot) = sight.nodes.get_mut(place) {
+            *slot = Some(seen);
+        }
+        if let Some(unreachable) = sight.unreachable.get_mut(place) {
+            *unreachable = false;
+        }
+        let had_founded = sight.founded.is_some();
+        self.fleet.found(&mut sight, now);
+        let is_news = is_news || had_founded != sight.founded.is_some();
+        drop(sight);
+        if is_news {
+            self.tell_all();
+        }
+    }
+
+    /// A node has no connection, and an attempt to have one has failed.
+    pub(crate) fn cannot_reach(&self, place: usize) {
+        let now = self.now();
+        let mut sight = self.sight();
+        if let Some(Some(seen)) = sight.nodes.get_mut(place) {
+            seen.is_reachable = false;
+        }
+        let is_news = sight.unreachable.get_mut(place).is_some_and(|unreachable| {
+            let is_news = !*unreachable;
+            *unreachable = true;
+            is_news
+        });
+        self.fleet.found(&mut sight, now);
+        drop(sight);
+        if is_news {
+            self.tell_all();
+        }
+    }
+
+    /// What the node of this place is to do now.
+    pub(crate) fn verdict(&self, place: usize) -> Verdict {
+        let now = self.now();
+        let mut sight = self.sight();
+        self.fleet.found(&mut sight, now);
+        self.fleet.verdict(place, &sight, now)
+    }
+
+    /// The marker to write on the node of this place, and the one that it takes the place of.
+    pub(crate) fn new_marker(
+        &self,
+        place: usize,
+        state: MarkState,
+    ) -> Option<(Option<String>, Marker)> {
+        let id = format!("{:032x}", self.entropy.bits());
+        let sight = self.sight();
+        let seen = sight.nodes.get(place)?.as_ref()?.facts.marker.clone();
+        Some((seen, self.fleet.new_marker(place, &sight, state, id)?))
+    }
+}

@@ -1,0 +1,210 @@
+//! A connected node on its way to its vote: looked at, made to wait, admitted.
+
+use std::{sync::Arc, time::Duration};
+
+use futures::future::BoxFuture;
+use tokio::{
+    sync::Notify,
+    time::{Instant, sleep_until},
+};
+
+use crate::{
+    admission::Verdict,
+    board::Board,
+    clock::{Moment, due_after},
+    node::{Ballot, Facts, Link, MarkState, NodeFailure},
+};
+
+/// How often a node is looked at that has no vote.
+const LOOK_AGAIN: Duration = Duration::from_millis(250);
+
+/// Where a connected node stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Standing {
+    /// It has not been looked at, or what was seen is not settled.
+    Unknown,
+    Voting,
+    /// It waits. `None`: until others are there.
+    Quarantined {
+        until: Option<Instant>,
+        why: String,
+    },
+    Refused {
+        why: String,
+    },
+}
+
+/// What has happened to a candidate.
+#[derive(Debug)]
+pub(super) enum Step {
+    Looked(Result<Facts, NodeFailure>),
+    Marked(Result<bool, NodeFailure>),
+    /// It is time to look again.
+    Due,
+    /// Something has changed for the others.
+    News,
+}
+
+pub(super) struct Candidacy {
+    board: Arc<Board>,
+    place: usize,
+    news: Arc<Notify>,
+    /// The node does not know the script of the marker that it has.
+    forgot_script: bool,
+    step: Option<BoxFuture<'static, Step>>,
+    again: Option<Instant>,
+    ballot: Option<Arc<Ballot>>,
+    standing: Standing,
+    /// The end of the wait, and when a timer shows it.
+    waits: Option<(Moment, Instant)>,
+}
+
+impl Candidacy {
+    pub(super) fn new(board: Arc<Board>, place: usize) -> Self {
+        let news = board.news(place);
+        Self {
+            board,
+            place,
+            news,
+            forgot_script: false,
+            step: None,
+            again: None,
+            ballot: None,
+            standing: Standing::Unknown,
+            waits: None,
+        }
+    }
+
+    /// What votes are asked with; `None` while it may not vote.
+    pub(super) fn ballot(&self) -> Option<&Arc<Ballot>> {
+        self.ballot.as_ref()
+    }
+
+    pub(super) fn standing(&self) -> &Standing {
+        &self.standing
+    }
+
+    /// Waits for the next step; for ever while there is none to come. Cancel safe.
+    pub(super) async fn next(&mut self) -> Step {
+        let again = self.again;
+        let wants_news = self.step.is_none() && self.ballot.is_none();
+        let step = async {
+            match &mut self.step {
+                Some(step) => step.await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            step = step => {
+                self.step = None;
+                step
+            }
+            () = self.news.notified(), if wants_news => Step::News,
+            () = at(again) => {
+                self.again = None;
+                Step::Due
+            }
+        }
+    }
+
+    /// There is no connection any more. `is_gone`: nor will there be one at once.
+    pub(super) fn disconnected(&mut self) {
+        self.step = None;
+        self.again = None;
+        self.ballot = None;
+        self.standing = Standing::Unknown;
+        self.board.cannot_reach(self.place);
+    }
+
+    /// Looks at the node, unless it is being looked at or written to.
+    pub(super) fn look<L: Link>(&mut self, link: &L, limit: Duration) {
+        if self.step.is_none() {
+            self.again = None;
+            let look = link.look(self.board.marker(), self.board.wants_durability(), limit);
+            self.step = Some(Box::pin(async move { Step::Looked(look.await) }));
+        }
+    }
+
+    /// The node said that it knows of no admission. Votes wait until it has been looked at.
+    ///
+    /// `voted_with`: what the vote was asked with, maybe another admission's than the latest.
+    pub(super) fn not_admitted<L: Link>(
+        &mut self,
+        link: &L,
+        limit: Duration,
+        voted_with: &Arc<Ballot>,
+        forgot_script: bool,
+    ) {
+        if self.ballot.as_ref() == Some(voted_with) {
+            self.ballot = None;
+            self.forgot_script = forgot_script;
+            self.look(link, limit);
+        }
+    }
+
+    pub(super) fn looked(&mut self, facts: Facts) {
+        self.board.note(self.place, facts, std::mem::take(&mut self.forgot_script));
+    }
+
+    /// The node answered a look or a mark with an error: a right is missing, or it is busy.
+    pub(super) fn rejected(&mut self, failure: &NodeFailure) {
+        self.ballot = None;
+        self.standing = Standing::Refused { why: failure.to_string() };
+        self.again = Some(due_after(LOOK_AGAIN));
+    }
+
+    /// Does what is to be done next, by what is known of all nodes.
+    pub(super) fn proceed<L: Link>(&mut self, link: &L, limit: Duration) {
+        if self.step.is_some() {
+            return;
+        }
+        self.ballot = None;
+        match self.board.verdict(self.place) {
+            Verdict::Vote(ballot) => {
+                self.ballot = Some(Arc::new(ballot));
+                self.standing = Standing::Voting;
+            }
+            Verdict::Unknown => {
+                self.standing = Standing::Unknown;
+                self.again = Some(due_after(LOOK_AGAIN));
+            }
+            Verdict::Refused(refusal) => {
+                self.standing = Standing::Refused { why: refusal.to_string() };
+                self.again = Some(due_after(LOOK_AGAIN));
+            }
+            Verdict::Wait { until, why } => {
+                let left = until.since(self.board.now());
+                // Looked at again and again: it may be another client that admits it.
+                self.again = Some(due_after(left.min(LOOK_AGAIN)));
+                let known = self.waits.filter(|(moment, _)| *moment == until);
+                let (_, due) = *self.waits.insert(known.unwrap_or((until, due_after(left))));
+                self.standing = Standing::Quarantined { until: Some(due), why: why.to_string() };
+            }
+            Verdict::WaitForOthers { why } => {
+                self.standing = Standing::Quarantined {
+                    until: None,
+                    why: format!("{why}; it needs a majority of the other nodes, or all, to begin"),
+                };
+                self.again = Some(due_after(LOOK_AGAIN));
+            }
+            Verdict::Mark => self.mark(link, MarkState::Waiting, limit),
+            Verdict::Admit => {
+                self.mark(link, MarkState::Admitted { acquire: String::new() }, limit);
+            }
+        }
+    }
+
+    fn mark<L: Link>(&mut self, link: &L, state: MarkState, limit: Duration) {
+        let Some((seen, marker)) = self.board.new_marker(self.place, state) else { return };
+        let written = link.mark(self.board.marker(), seen, marker, limit);
+        self.step = Some(Box::pin(async move { Step::Marked(written.await) }));
+    }
+}
+
+async fn at(moment: Option<Instant>) {
+    match moment {
+        Some(moment) => sleep_until(moment).await,
+        None => std::future::pending().await,
+    }
+}

@@ -1,0 +1,83 @@
+//! A link to a node that has been admitted.
+
+use std::{
+    ops::{Deref, DerefMut},
+    sync::Arc,
+    time::Duration,
+};
+
+use quorumlock::{
+    Key, OwnerId,
+    node::{Link, MarkState, Marker, NodeFailure, NodeName, Operation, Outcome, SendAs},
+};
+
+const LIMIT: Duration = Duration::from_secs(5);
+const MARKER: &str = "test:marker";
+
+/// A link, and what its acquires are sent with.
+#[derive(Debug)]
+pub struct Admitted<L> {
+    pub link: L,
+    ballot: SendAs,
+}
+
+impl<L: Link> Admitted<L> {
+    /// Has the node admitted that this link leads to, unless it is.
+    pub async fn admit(link: L) -> Self {
+        let ballot = ballot(&link, false).await.expect("admitted");
+        Self { link, ballot }
+    }
+
+    /// Has it admitted anew.
+    pub async fn admit_again(&mut self) {
+        self.ballot = ballot(&self.link, true).await.expect("admitted again");
+    }
+
+    /// As [`Link::call`]; what is sent by its digest goes by the admission if it has to.
+    pub fn call(
+        &self,
+        operation: &Operation,
+        send_as: SendAs,
+        timeout: Duration,
+    ) -> impl Future<Output = Outcome> + Send + 'static {
+        let is_grant = matches!(operation, Operation::Acquire { .. }) && send_as == SendAs::Digest;
+        let send_as = if is_grant { self.ballot.clone() } else { send_as };
+        self.link.call(operation, send_as, timeout)
+    }
+}
+
+async fn ballot(link: &impl Link, mut anew: bool) -> Result<SendAs, NodeFailure> {
+    let at = Key::new(MARKER);
+    loop {
+        let facts = link.look(&at, false, LIMIT).await?;
+        let marker = facts.marker.as_deref().and_then(Marker::parse);
+        let is_of_process = marker.as_ref().is_some_and(|marker| marker.run_id == facts.run_id);
+        if is_of_process && !anew {
+            let ballot = marker.and_then(|marker| marker.ballot(&at)).expect("an admitted node");
+            return Ok(SendAs::Ballot(Arc::new(ballot)));
+        }
+        let marker = Marker {
+            id: OwnerId::random().to_string(),
+            state: MarkState::Admitted { acquire: String::new() },
+            run_id: facts.run_id,
+            node: NodeName::new("n"),
+            members: "n".to_owned(),
+            max_ttl_ms: 60_000,
+        };
+        anew = !link.mark(&at, facts.marker, marker, LIMIT).await?;
+    }
+}
+
+impl<L> Deref for Admitted<L> {
+    type Target = L;
+
+    fn deref(&self) -> &L {
+        &self.link
+    }
+}
+
+impl<L> DerefMut for Admitted<L> {
+    fn deref_mut(&mut self) -> &mut L {
+        &mut self.link
+    }
+}

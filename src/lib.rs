@@ -85,6 +85,9 @@ mod options;
 mod resource;
 mod owner_id;
 mod fencing_token;
+mod majority;
+#[cfg_attr(not(test), expect(dead_code, reason = "no client asks for tokens yet"))]
+mod fence;
 pub mod node;
 #[cfg(feature = "sim")]
 pub mod sim;

@@ -8,12 +8,8 @@
 //! 3. An unknown outcome is neither a yes nor a no.
 //! 4. A verdict, once reached, is not changed by the outcomes that come later.
 
-use crate::{error::NodeOutcome, node::Answer};
-
-/// How many of `nodes` are a strict majority.
-pub(crate) const fn quorum(nodes: usize) -> usize {
-    nodes.saturating_div(2).saturating_add(1)
-}
+pub(crate) use crate::majority::quorum;
+use crate::{error::NodeOutcome, majority::blocking, node::Answer};
 
 /// The outcomes of one round, counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -86,7 +82,7 @@ impl Tally {
     pub(crate) fn verdict(self) -> Option<Verdict> {
         let quorum = quorum(self.nodes);
         // As many as this without our key leave no majority with it.
-        let blocking = self.nodes.saturating_sub(quorum).saturating_add(1);
+        let blocking = blocking(self.nodes);
         if self.yes >= quorum {
             return Some(Verdict::Ours);
         }

@@ -46,7 +46,8 @@ fn holds<const N: usize, const K: usize>(variant: Variant, counters: u64) {
 
 #[track_caller]
 fn breaks<const N: usize, const K: usize>(variant: Variant, counters: u64) {
-    let story = search::<N, K>(variant, counters, false);
+    // With the nodes in their places the story is easier to follow.
+    let story = search::<N, K>(variant, counters, !FAR);
     assert!(!story.is_empty(), "{}: not found", variant.name);
     println!("    {}", story.join("\n    "));
 }
@@ -92,7 +93,8 @@ fn tokens_hold_on_two_on_four_and_on_five_nodes() {
 
 #[test]
 fn tokens_hold_when_an_acquire_is_sent_twice() {
-    holds::<3, 2>(Variant { resent: true, ..Variant::production("Hd acquire sent twice") }, 1);
+    let variant = Variant { resent: true, ..Variant::production("Hd acquire sent twice") };
+    holds::<3, 2>(variant, u64::from(FAR));
 }
 
 #[test]
@@ -103,14 +105,11 @@ fn with_a_checked_raise_any_number_at_hand_would_do_as_a_token() {
 
 #[test]
 fn tokens_hold_when_idle_counters_vanish_and_holders_refill() {
-    let variant = Variant {
-        refills: true,
-        counters_vanish: true,
-        other_resources: true,
-        faults: 2,
-        ..Variant::production("X3f vanishing counters, refills, other resources")
-    };
-    holds::<3, 2>(variant, 1);
+    let refills = Variant { refills: true, faults: 2, ..Variant::production("") };
+    let vanish = Variant { name: "X3f vanishing counters", counters_vanish: true, ..refills };
+    let others = Variant { name: "X3f and other resources", other_resources: true, ..vanish };
+    holds::<3, 2>(vanish, u64::from(FAR));
+    holds::<3, 2>(others, 0);
 }
 
 #[test]
@@ -123,11 +122,13 @@ fn tokens_hold_when_durable_nodes_crash() {
 #[test]
 fn tokens_hold_when_nodes_forget_and_wait_and_then_read_the_others() {
     let f8 = |disk| Variant::crash("F8 waits, then reads", disk, Back::WaitsThenReads);
-    holds_as_far_as_there_is_time(f8(Disk::Empty), 1);
     holds::<3, 2>(f8(Disk::Stale), 1);
-    holds::<3, 2>(Variant { faults: 2, ..f8(Disk::EmptyOrStale) }, 1);
     holds::<2, 2>(f8(Disk::Empty), 1);
-    holds::<4, 2>(f8(Disk::Empty), 1);
+    if FAR {
+        holds::<3, 3>(f8(Disk::Empty), 0);
+        holds::<3, 2>(Variant { faults: 2, ..f8(Disk::EmptyOrStale) }, 0);
+        holds::<4, 2>(Variant { faults: 2, ..f8(Disk::Empty) }, 0);
+    }
 }
 
 fn any_number(grants: &[Option<super::FencingToken>]) -> Vec<super::FencingToken> {
@@ -259,7 +260,11 @@ fn f9_a_node_that_reads_too_few_others() {
     let crash = Some(Crash { disk: Disk::Empty, back: Back::WaitsThenReads });
     let variant = Variant { crash, faults: 1, ..Variant::with("F9 reads too few", one_is_enough) };
     breaks::<3, 2>(variant, 1);
-    breaks::<4, 2>(variant, 0);
+    // Of 4 nodes two quorums share two, so one that forgot does no harm yet.
+    holds::<4, 2>(variant, 0);
+    if FAR {
+        breaks::<4, 2>(Variant { faults: 2, ..variant }, 0);
+    }
 }
 
 #[test]

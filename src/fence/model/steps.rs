@@ -149,7 +149,9 @@ impl<const N: usize, const K: usize> Model for Search<N, K> {
             Property::always("unique", |_, state: &State<N, K>| state.is_unique()),
             Property::always("order", |_, state: &State<N, K>| state.is_ordered()),
             // A search in which nobody gets there would show nothing.
-            Property::sometimes("all acquire", |_, state: &State<N, K>| state.acquired().count() == K),
+            Property::sometimes("all acquire", |_, state: &State<N, K>| {
+                state.acquired().count() == K
+            }),
         ]
     }
 }

@@ -44,6 +44,9 @@ fn line<const N: usize, const K: usize>(
         |set: &u8| (0..N).filter(|m| set >> m & 1 == 1).map(|m| node(&m)).collect::<String>();
     let text = match action {
         Action::Begin { k } => format!("attempt {} begins", k + 1),
+        Action::Acquire { n, k } if after.nodes[*n].with[usize::from(*k)].is_torn => {
+            format!("{} sets the lock for {}", node(n), k + 1)
+        }
         Action::Acquire { n, k } => format!("{} grants to {}: {}", node(n), k + 1, fence(n)),
         Action::Count { n, k } => format!("{} counts for {}: {}", node(n), k + 1, fence(n)),
         Action::Decide { k, grants, token } => {

@@ -46,8 +46,8 @@ fn holds<const N: usize, const K: usize>(variant: Variant, counters: u64) {
 
 #[track_caller]
 fn breaks<const N: usize, const K: usize>(variant: Variant, counters: u64) {
-    // With the nodes in their places the story is easier to follow.
-    let story = search::<N, K>(variant, counters, !FAR);
+    // With the nodes in their places the story is easier to follow, if there is time for it.
+    let story = search::<N, K>(variant, counters, !FAR || K > 2);
     assert!(!story.is_empty(), "{}: not found", variant.name);
     println!("    {}", story.join("\n    "));
 }
@@ -122,7 +122,7 @@ fn tokens_hold_when_durable_nodes_crash() {
 #[test]
 fn tokens_hold_when_nodes_forget_and_wait_and_then_read_the_others() {
     let f8 = |disk| Variant::crash("F8 waits, then reads", disk, Back::WaitsThenReads);
-    holds::<3, 2>(f8(Disk::Stale), 1);
+    holds::<3, 2>(f8(Disk::Stale), u64::from(FAR));
     holds::<2, 2>(f8(Disk::Empty), 1);
     if FAR {
         holds::<3, 3>(f8(Disk::Empty), 0);

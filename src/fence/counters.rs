@@ -121,29 +121,25 @@ mod tests {
 
     type Node = Counters<char>;
 
-    fn granted(number: u64) -> Result<Option<FencingToken>, AtLimit> {
-        Ok(Some(FencingToken::new(number)))
-    }
-
     const T: fn(u64) -> FencingToken = FencingToken::new;
 
     #[test]
     fn a_grant_counts_above_the_counter_and_the_floor() {
         let mut node = Node::default();
-        assert_eq!(node.acquire('a'), granted(1));
+        assert_eq!(node.acquire('a'), Ok(Some(T(1))));
         assert_eq!(node, Node { lock: Some('a'), fence: Some(1), max: 1, floor: 0 });
         let mut node = Node { lock: None, fence: Some(3), max: 9, floor: 0 };
-        assert_eq!(node.acquire('a'), granted(4));
+        assert_eq!(node.acquire('a'), Ok(Some(T(4))));
         assert_eq!(node.max, 9);
         let mut node = Node { lock: None, fence: Some(3), max: 9, floor: 7 };
-        assert_eq!(node.acquire('a'), granted(8));
+        assert_eq!(node.acquire('a'), Ok(Some(T(8))));
     }
 
     #[test]
     fn a_missing_counter_is_as_good_as_the_max_in_every_step() {
         let missing = Node { lock: None, fence: None, max: 9, floor: 0 };
         let mut node = missing;
-        assert_eq!(node.acquire('a'), granted(10));
+        assert_eq!(node.acquire('a'), Ok(Some(T(10))));
         assert_eq!(node.max, 10);
         let mut node = Node { lock: Some('a'), ..missing };
         assert_eq!(node.raise(&'a', T(8)), Ok(false));
@@ -185,7 +181,7 @@ mod tests {
         let mut node = Node { lock: None, fence: Some(2), max: 4, floor: 0 };
         node.admit(7);
         assert_eq!((node.floor, node.max), (7, 7));
-        assert_eq!(node.acquire('a'), granted(8));
+        assert_eq!(node.acquire('a'), Ok(Some(T(8))));
         node.admit(5);
         assert_eq!((node.floor, node.max), (7, 8));
     }
@@ -194,7 +190,7 @@ mod tests {
     fn at_the_limit_nothing_is_written_and_a_release_still_works() {
         let below = Node { lock: None, fence: Some(LIMIT - 1), max: LIMIT - 1, floor: 0 };
         let mut node = below;
-        assert_eq!(node.acquire('a'), granted(LIMIT));
+        assert_eq!(node.acquire('a'), Ok(Some(T(LIMIT))));
         assert!(node.release(&'a'));
 
         let full = |node: Node| {

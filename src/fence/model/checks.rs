@@ -3,6 +3,8 @@
 //! A release build searches further: `.ci/run` does. `cargo test --release --lib fence::model --
 //! --nocapture` prints how many states there were, and the counterexamples.
 
+#![allow(clippy::print_stdout, reason = "the states are counted to be read")]
+
 use stateright::{Checker, HasDiscoveries, Model};
 
 use super::{
@@ -25,17 +27,11 @@ fn search<const N: usize, const K: usize>(
     let verdict = failed.as_ref().map_or("holds", |(name, _)| name);
     let states = checker.unique_state_count();
     println!("{verdict:8} N={N} K={K} 0..={counters} {states:9} states  {}", variant.name);
-    match failed {
-        Some((_, path)) => story(path),
-        None => {
-            assert!(
-                checker.discovery("all acquire").is_some(),
-                "{}: nobody acquires",
-                variant.name
-            );
-            Vec::new()
-        }
-    }
+    let Some((_, path)) = failed else {
+        assert!(checker.discovery("all acquire").is_some(), "{}: nobody acquires", variant.name);
+        return Vec::new();
+    };
+    story(path)
 }
 
 #[track_caller]

@@ -53,6 +53,7 @@ const PRODUCTION: Protocol = Protocol {
 
 /// What is searched: a protocol and what may go wrong around it.
 #[derive(Clone, Copy, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a thing that may go wrong by itself")]
 struct Variant {
     name: &'static str,
     protocol: Protocol,

@@ -123,14 +123,14 @@ impl<const N: usize, const K: usize> Model for Search<N, K> {
             Action::Raise { n, k } => self.raise(&mut state, n, k)?,
             Action::Refill { n, k } => self.refill(&mut state, n, k)?,
             Action::CounterVanishes { n } => {
-                self.fault(&mut state, self.variant.counters_vanish)?;
+                fault(&mut state.faults, self.variant.counters_vanish)?;
                 state.nodes[n].node.counter_vanishes();
                 if state.nodes == last.nodes {
                     return None;
                 }
             }
             Action::OtherResource { n } => {
-                self.fault(&mut state, self.variant.other_resources)?;
+                fault(&mut state.faults, self.variant.other_resources)?;
                 let node = &mut state.nodes[n].node;
                 let mut other = Node { lock: None, fence: None, ..*node };
                 (self.variant.protocol.acquire)(&mut other, 0).ok()?;
@@ -158,6 +158,12 @@ impl<const N: usize, const K: usize> Model for Search<N, K> {
 
 fn some(number: u64) -> Option<FencingToken> {
     (number > 0).then_some(FencingToken::new(number))
+}
+
+/// One fault fewer is left, if this one may happen at all.
+fn fault(left: &mut u8, may_happen: bool) -> Option<()> {
+    *left = left.checked_sub(1).filter(|_| may_happen)?;
+    Some(())
 }
 
 impl<const N: usize, const K: usize> Search<N, K> {
@@ -211,11 +217,6 @@ impl<const N: usize, const K: usize> Search<N, K> {
                 actions.push(Action::Crash { n, is_empty: false, read });
             }
         }
-    }
-
-    fn fault(&self, state: &mut State<N, K>, may_happen: bool) -> Option<()> {
-        state.faults = state.faults.checked_sub(1).filter(|_| may_happen)?;
-        Some(())
     }
 
     fn acquire(&self, state: &mut State<N, K>, n: usize, k: Attempt) -> Option<()> {
@@ -327,7 +328,7 @@ impl<const N: usize, const K: usize> Search<N, K> {
     }
 
     fn crash(&self, state: &mut State<N, K>, n: usize, is_empty: bool, read: u8) -> Option<()> {
-        self.fault(state, true)?;
+        fault(&mut state.faults, true)?;
         let back = self.variant.crash?.back;
         let server = &mut state.nodes[n];
         let kept = if is_empty { Node::default() } else { server.disk };

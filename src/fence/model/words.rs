@@ -40,30 +40,31 @@ fn line<const N: usize, const K: usize>(
             to.max
         )
     };
-    let read =
-        |set: &u8| (0..N).filter(|m| set >> m & 1 == 1).map(|m| node(&m)).collect::<String>();
+    let read = |set: &u8| (0..N).filter(|m| set >> m & 1 == 1).map(node).collect::<String>();
     let text = match action {
         Action::Begin { k } => format!("attempt {} begins", k + 1),
         Action::Acquire { n, k } if after.nodes[*n].with[usize::from(*k)].is_torn => {
-            format!("{} sets the lock for {}", node(n), k + 1)
+            format!("{} sets the lock for {}", node(*n), k + 1)
         }
-        Action::Acquire { n, k } => format!("{} grants to {}: {}", node(n), k + 1, fence(n)),
-        Action::Count { n, k } => format!("{} counts for {}: {}", node(n), k + 1, fence(n)),
+        Action::Acquire { n, k } => format!("{} grants to {}: {}", node(*n), k + 1, fence(n)),
+        Action::Count { n, k } => format!("{} counts for {}: {}", node(*n), k + 1, fence(n)),
         Action::Decide { k, grants, token } => {
             format!("attempt {} has the grants {grants:?} and takes the token {token}", k + 1)
         }
-        Action::Raise { n, k } => format!("{} raises for {}: {}", node(n), k + 1, fence(n)),
-        Action::Refill { n, k } => format!("{} is refilled by {}: {}", node(n), k + 1, fence(n)),
-        Action::CounterVanishes { n } => format!("{}'s counter vanishes: {}", node(n), fence(n)),
-        Action::OtherResource { n } => format!("{} grants another resource: {}", node(n), fence(n)),
-        Action::WriteOut { n } => format!("{} writes to its disk", node(n)),
+        Action::Raise { n, k } => format!("{} raises for {}: {}", node(*n), k + 1, fence(n)),
+        Action::Refill { n, k } => format!("{} is refilled by {}: {}", node(*n), k + 1, fence(n)),
+        Action::CounterVanishes { n } => format!("{}'s counter vanishes: {}", node(*n), fence(n)),
+        Action::OtherResource { n } => {
+            format!("{} grants another resource: {}", node(*n), fence(n))
+        }
+        Action::WriteOut { n } => format!("{} writes to its disk", node(*n)),
         Action::Crash { n, read: set, .. } => {
-            format!("{} crashes (read: {:?}): {}", node(n), read(set), fence(n))
+            format!("{} crashes (read: {:?}): {}", node(*n), read(set), fence(n))
         }
         Action::Return { n, read: set } => {
             format!(
                 "{} votes again (read: {:?}), floor {}",
-                node(n),
+                node(*n),
                 read(set),
                 after.nodes[*n].node.floor
             )
@@ -77,7 +78,7 @@ fn line<const N: usize, const K: usize>(
     after.attempts.iter().enumerate().filter_map(acquired).fold(text, |text, more| text + &more)
 }
 
-fn node(n: &usize) -> String {
-    let letter = Attempt::try_from(*n).map_or('?', |n| char::from(b'A' + n));
+fn node(n: usize) -> String {
+    let letter = Attempt::try_from(n).map_or('?', |n| char::from(b'A' + n));
     letter.to_string()
 }

@@ -14,7 +14,7 @@ pub(super) struct Search<const N: usize, const K: usize> {
     pub(super) variant: Variant,
     /// It begins with every combination of counters from 0 to this.
     pub(super) counters: u64,
-    /// States that differ in the order of the nodes only are one. Traces are read more easily without.
+    /// States that differ in the order of the nodes only are one. Stories are easier without.
     pub(super) nodes_are_alike: bool,
 }
 

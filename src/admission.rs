@@ -19,7 +19,7 @@ use std::{fmt, time::Duration};
 
 use crate::{
     clock::Moment,
-    majority::quorum,
+    majority::{blocking, quorum},
     node::{Ballot, Facts, MarkState, Marker, NodeName, Server},
     options::millis,
     resource::Key,
@@ -238,10 +238,9 @@ impl Fleet {
     /// Whether so many others are admitted that they share a node with every majority that may have been
     /// asked; or else, whether all are there.
     fn enough_others(&self, place: usize, sight: &Sight) -> bool {
-        let others = self.names.len().saturating_sub(1);
         let admitted = self.admitted(sight).filter(|other| *other != place).count();
         let are_known = sight.nodes.iter().flatten().filter(|seen| seen.is_reachable).count();
-        admitted >= quorum(others) || are_known == self.names.len()
+        admitted >= blocking(self.names.len()) || are_known == self.names.len()
     }
 
     /// The places of the nodes that vote.

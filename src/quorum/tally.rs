@@ -9,7 +9,7 @@
 //! 4. A verdict, once reached, is not changed by the outcomes that come later.
 
 pub(crate) use crate::majority::quorum;
-use crate::{error::NodeOutcome, node::Answer};
+use crate::{error::NodeOutcome, majority::blocking, node::Answer};
 
 /// The outcomes of one round, counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -82,7 +82,7 @@ impl Tally {
     pub(crate) fn verdict(self) -> Option<Verdict> {
         let quorum = quorum(self.nodes);
         // As many as this without our key leave no majority with it.
-        let blocking = self.nodes.saturating_sub(quorum).saturating_add(1);
+        let blocking = blocking(self.nodes);
         if self.yes >= quorum {
             return Some(Verdict::Ours);
         }

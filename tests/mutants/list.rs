@@ -84,9 +84,9 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "gone_by_a_minority",
         rule: "a lock is gone only when no majority can have it",
-        file: "src/quorum/tally.rs",
-        text: "self.nodes.saturating_sub(quorum).saturating_add(1)",
-        instead: "self.nodes.saturating_sub(quorum)",
+        file: "src/majority.rs",
+        text: "nodes.saturating_sub(quorum(nodes)).saturating_add(1)",
+        instead: "nodes.saturating_sub(quorum(nodes))",
         witness: Simulation,
     },
     // Validity.

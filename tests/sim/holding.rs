@@ -446,7 +446,7 @@ async fn a_timeout_of_an_earlier_renewal_is_no_failure_of_a_later_one() {
 async fn a_node_without_the_key_gets_it_back_with_the_next_renewal_and_another_s_key_stays() {
     let cluster = SimCluster::new(5);
     let (_, _redlock, guard) = hold(&cluster).await;
-    cluster.flush_all(0);
+    cluster.delete_key(0, KEY);
     cluster.delete_key(1, KEY);
     cluster.set_key(1, KEY, Some("another"), Some(TTL * 3));
     at(&cluster, FIRST_RENEWAL + ROUND_TRIP).await;
@@ -482,10 +482,11 @@ async fn a_refilled_node_counts_from_the_next_renewal_on() {
 async fn a_node_that_was_away_when_the_lock_was_acquired_is_filled_and_released() {
     let cluster = SimCluster::new(3);
     let redlock = builder(&cluster.client()).connect().await.unwrap();
-    cluster.crash(2);
+    cluster.freeze(2);
     at(&cluster, ASKED).await;
     let guard = redlock.acquire("r").await.unwrap();
-    cluster.restart(2);
+    cluster.delete_key(2, KEY);
+    cluster.thaw(2);
     at(&cluster, FIRST_RENEWAL + ROUND_TRIP * 2).await;
     assert_eq!(owner_on(&cluster, 2), Some(guard.owner_id().to_string()));
     guard.release().await.unwrap();

@@ -82,7 +82,11 @@ fn any_step() -> impl Strategy<Value = Step> {
     let send_as = prop_oneof![2 => Just(SendAs::Digest), 1 => Just(SendAs::Text)];
     let ttl = prop::sample::select(&TTLS_MS[..]).prop_map(Duration::from_millis);
     prop_oneof![
-        60 => (any_question(), send_as).prop_map(|(question, send_as)| Step::Ask(question, send_as)),
+        60 => (any_question(), send_as).prop_map(|(question, send_as)| match question {
+            // It goes by its admission only.
+            Question::Acquire { .. } => Step::Ask(question, SendAs::Digest),
+            _ => Step::Ask(question, send_as),
+        }),
         12 => (key(), prop::option::of(0..OWNERS), prop::option::of(ttl))
             .prop_map(|(key, owner, ttl)| Step::Set(key, owner, ttl)),
         4 => key().prop_map(Step::SetList),

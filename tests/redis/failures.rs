@@ -162,7 +162,7 @@ async fn options_that_cannot_work_are_refused_before_anything_is_sent() {
     assert_eq!(error, AcquireError::Options(OptionsError::ResourceEmpty));
 
     assert!(!error.is_retryable() && error.nodes().is_none());
-    assert!(fleet.iter().all(|server| server.calls("evalsha") == 0 && server.calls("eval") == 0));
+    assert!(fleet.iter().all(|server| server.calls("evalsha") == 0));
 }
 
 // Field case 1.
@@ -195,7 +195,7 @@ async fn an_error_of_one_node_is_one_vote_less_and_no_more() {
     fleet[1].kill();
     let error = redlock.try_acquire("b").await.unwrap_err();
     assert_eq!(places(&no_quorum(&error).nodes, is_failure), [1, 2]);
-    eventually("n0 to grant both times", AFTER_THAW, || fleet[0].calls("set") == 2);
+    eventually("n0 to grant both times", AFTER_THAW, || fleet[0].grants() == 2);
     eventually("n0 to have no key", AFTER_THAW, || no_keys([&fleet[0]]));
 }
 
@@ -403,7 +403,9 @@ async fn one_frozen_node_of_five_slows_nothing_down() {
 async fn a_node_that_is_down_at_the_start_is_picked_up_when_it_comes() {
     let fleet = Fleet::start(3);
     fleet[2].kill();
-    let redlock = connect(&fleet).await;
+    // It is not one of those that are new together, so it waits for as long as a lock may live.
+    let ttl = Duration::from_millis(500);
+    let redlock = builder(&fleet).ttl(ttl).max_ttl(ttl).connect().await.unwrap();
     assert!(matches!(node(&redlock, 2).state, NodeState::Unreachable { .. }));
     redlock.try_acquire("r").await.unwrap().release().await.unwrap();
 

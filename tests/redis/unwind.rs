@@ -76,7 +76,7 @@ fn all_are_back_and_clean(redlock: &Redlock, fleet: &Fleet, limit: Duration) {
 #[track_caller]
 fn set_and_released(servers: &[&Server]) {
     for server in servers {
-        let counts = (server.calls("set"), server.calls("del"));
+        let counts = (server.grants(), server.calls("del"));
         assert_eq!(counts, (1, 1), "SET and DEL on {}", server.addr());
     }
 }
@@ -131,7 +131,7 @@ async fn a_node_whose_grant_was_not_heard_is_released_like_the_others() {
     fleet[2].kill();
     proxies[1].drop_replies();
     silent(&redlock.try_acquire("r").await.unwrap_err(), &[1, 2]);
-    eventually("n1 to grant", AFTER_THAW, || fleet[1].calls("set") == 1);
+    eventually("n1 to grant", AFTER_THAW, || fleet[1].grants() == 1);
     eventually("n0 to be rid of it", AFTER_THAW, || no_keys([&fleet[0]]));
 
     heal(&redlock, &proxies, &[1]);
@@ -198,7 +198,7 @@ async fn an_acquire_that_arrives_after_its_release_is_never_executed() {
         assert!(no_keys(&fleet), "an acquire ran after its release");
     }
     for server in &fleet {
-        assert_eq!(server.calls("set"), 0, "nothing was set, ever");
+        assert_eq!(server.grants(), 0, "nothing was set, ever");
         assert!(server.calls("client|kill") > 0, "the old connection was closed first");
     }
 }
@@ -239,7 +239,7 @@ async fn a_node_frozen_for_so_long_that_its_connection_is_given_up_comes_back_cl
     fleet[1].thaw();
     all_are_back_and_clean(&redlock, &fleet, AFTER_THAW);
     for server in [&fleet[0], &fleet[1]] {
-        assert_eq!(server.calls("set"), server.calls("del"), "what was set was released");
+        assert_eq!(server.grants(), server.calls("del"), "what was set was released");
         assert!(server.calls("client|kill") > 0, "the old connection was closed first");
     }
     redlock.try_acquire("r").await.unwrap().release().await.unwrap();
@@ -255,7 +255,7 @@ async fn a_straggler_of_a_granted_lock_is_released_with_the_guard() {
     proxies[2].hold();
     let guard = redlock.try_acquire("r").await.unwrap();
     guard.release().await.unwrap();
-    assert_eq!(fleet[2].calls("set"), 0, "n2 is late, or this tests nothing");
+    assert_eq!(fleet[2].grants(), 0, "n2 is late, or this tests nothing");
     proxies[2].pass();
     nothing_is_left(&redlock, &fleet, AFTER_THAW);
     set_and_released(&fleet.iter().collect::<Vec<_>>());
@@ -337,7 +337,7 @@ async fn nothing_is_owed_to_a_node_that_was_never_asked_by_a_caller_that_has_gon
     }
     let clean = || is_idle(&redlock) && no_keys(&fleet);
     eventually_async("nothing to be owed to anyone", AFTER_THAW, clean).await;
-    assert_eq!(fleet[0].calls("set"), 50, "the others were asked");
+    assert_eq!(fleet[0].grants(), 50, "the others were asked");
 }
 
 // A node that comes and goes while locks are taken: whatever it executed and when, nothing stays.

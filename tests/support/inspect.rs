@@ -99,6 +99,13 @@ impl Server {
         self.info("server").remove("run_id").expect("INFO names the run")
     }
 
+    /// How many locks it has granted. Markers are written by a script that is sent as text, and nothing
+    /// else sets anything.
+    #[track_caller]
+    pub fn grants(&self) -> u64 {
+        self.calls("set").saturating_sub(self.calls("eval"))
+    }
+
     /// How often a command was called since the server started, its subcommands included and also
     /// when a script called it.
     ///

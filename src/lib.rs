@@ -60,6 +60,8 @@
 //!
 //! - `sim`: simulated masters in virtual time, for tests. See `sim`.
 //! - `rustls`: `rediss://` and `valkeys://` URLs.
+//! - `postgres`: `fenced::postgres`, which refuses stale fencing tokens in PostgreSQL transactions.
+//! - `serde`: [`FencingToken`] as a plain number.
 //!
 //! [Redlock]: https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/
 
@@ -85,6 +87,7 @@ mod options;
 mod resource;
 mod owner_id;
 mod fencing_token;
+pub mod fenced;
 pub mod node;
 #[cfg(feature = "sim")]
 pub mod sim;

@@ -110,7 +110,7 @@ async fn a_number_that_is_no_token_is_refused_and_leaves_the_transaction_usable(
 async fn the_table_refuses_what_is_no_token() {
     let server = Postgres::start();
     let client = server.migrated().await;
-    for fence in [-1, 1 << 53] {
+    for fence in [-1_i64, 1 << 53] {
         let insert = "INSERT INTO quorumlock_fence VALUES ('a', $1)";
         let error = client.execute(insert, &[&fence]).await.unwrap_err();
         assert_eq!(error.code().unwrap().code(), "23514", "{error}");

@@ -412,7 +412,8 @@ fn exactly_those_below_the_largest_are_refused() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn on_a_cluster_a_fence_serves_the_keys_of_its_slot_and_no_others() {
-    let server = Server::with_args(&["--cluster-enabled", "yes"]);
+    let server =
+        Server::with_args(&["--cluster-enabled", "yes", "--cluster-announce-ip", "127.0.0.1"]);
     server.command(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
     let is_up = || {
         let info = server.command(&["CLUSTER", "INFO"]).into_text().unwrap();

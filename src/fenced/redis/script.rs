@@ -24,6 +24,25 @@ pub(super) static HSET: LazyLock<FencedScript> =
 /// The script has its keys in `KEYS` and its arguments in `ARGV`, counted from 1, as if there were no
 /// fence, and returns what it likes. It must not touch the fence, and has to declare its keys like any
 /// script. It cannot begin with a line of flags (`#!lua`).
+///
+/// ```no_run
+/// use quorumlock::{
+///     FencingToken,
+///     fenced::redis::{Fence, FencedScript, WriteError},
+///     fred::clients::Client,
+/// };
+///
+/// async fn log(redis: &Client, token: FencingToken) -> Result<Option<u64>, WriteError> {
+///     let push = FencedScript::new(
+///         "local length = redis.call('RPUSH', KEYS[1], ARGV[1])
+///          redis.call('PEXPIRE', KEYS[1], ARGV[2])
+///          return length",
+///     );
+///     let (keys, args) = (["{orders:42}:events"], [&b"shipped"[..], b"60000"]);
+///     let length = Fence::of("orders:42").run(redis, &push, &keys, &args, token).await?;
+///     Ok(length.as_u64())
+/// }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FencedScript {
     text: String,

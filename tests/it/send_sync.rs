@@ -75,9 +75,7 @@ fn every_fenced_future_is_send(fence: &Fence, client: &Client, script: &FencedSc
 
 /// Never called, as above.
 #[cfg(feature = "postgres")]
-fn every_check_is_send(
-    transaction: &quorumlock::fenced::postgres::tokio_postgres::Transaction<'_>,
-) {
+fn every_check_is_send(transaction: &tokio_postgres::Transaction<'_>) {
     is_send(quorumlock::fenced::postgres::check(transaction, "a", FencingToken::MAX));
 }
 
@@ -86,7 +84,7 @@ fn all_futures_can_move_between_threads() {
     let _: fn(&Redlock, RedlockBuilder, LockGuard) = every_future_is_send;
     let _: fn(&Fence, &Client, &FencedScript) = every_fenced_future_is_send;
     #[cfg(feature = "postgres")]
-    let _: fn(&quorumlock::fenced::postgres::tokio_postgres::Transaction<'_>) = every_check_is_send;
+    let _: fn(&tokio_postgres::Transaction<'_>) = every_check_is_send;
 }
 
 #[test]

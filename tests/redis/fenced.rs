@@ -13,7 +13,7 @@ use quorumlock::{
         clients::Client,
         interfaces::ClientLike as _,
         types::{
-            Value,
+            RespVersion, Value,
             config::{Config, Options},
         },
     },
@@ -240,6 +240,19 @@ async fn a_script_has_its_own_keys_and_arguments_and_returns_what_it_likes() {
         let ran = fence.run(&client, &FencedScript::new(lua), &[], &[], token(34)).await;
         assert_eq!(ran.unwrap(), returned, "{lua}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_protocol_of_the_client_makes_no_difference() {
+    let server = Server::start();
+    let config = Config { version: RespVersion::RESP3, ..Config::from_url(&server.url()).unwrap() };
+    let client = Client::new(config, None, None, None);
+    client.init().await.unwrap();
+    let fence = Fence::of("a");
+    fence.set(&client, "a", "x", token(34)).await.unwrap();
+    assert_stale(fence.hset(&client, "{a}:h", "f", "x", token(33)).await, 33, 34);
+    let ran = fence.run(&client, &FencedScript::new("return {1, false}"), &[], &[], token(34));
+    assert_eq!(ran.await.unwrap(), Value::Array(vec![1.into(), Value::Null]));
 }
 
 #[tokio::test(flavor = "multi_thread")]

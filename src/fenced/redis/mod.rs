@@ -20,11 +20,11 @@
 //!
 //! The fence is a key without ttl. A fence that is lost lets every token in.
 //!
-//! - **Crashes**: value and fence are written together, and with an append-only file they come back
-//!   together. With `appendfsync always`, and RDB snapshots not alone, a write that was answered is
-//!   still there after a crash. With `everysec`, the last second is gone, values and fences alike, and
-//!   tokens that had been refused before the crash may be taken after it. Without persistence this is
-//!   so of everything.
+//! - **Crashes**: value and fence are written together, and come back together. With an append-only
+//!   file and `appendfsync always`, a write that was answered is still there after a crash. With
+//!   `everysec` the last second is gone, with snapshots alone what came after the last one, and
+//!   without persistence everything: values and fences alike, so that tokens which were refused before
+//!   the crash may be taken after it.
 //! - **Failovers**: replication is asynchronous. A replica that is promoted may lack the last writes,
 //!   values and fences alike.
 //! - **Eviction**: `noeviction`, or a `volatile-` policy, which leaves keys without ttl alone. An
@@ -36,8 +36,8 @@
 //!
 //! A script runs on keys of one slot. The fence of a resource is in the slot of the key with the
 //! resource's name: `orders:42` in the example, and `{orders:42}:lines` by its hash tag. If the name
-//! has a hash tag itself, it is in the slot of that tag. There is no such fence for a name with a `}`
-//! and no hash tag: on a cluster its writes fail with `CROSSSLOT`, and write nothing.
+//! has a hash tag itself, it is in the slot of that tag. There is no such fence for a name that has a
+//! `}` and no hash tag: on a cluster its writes fail with `CROSSSLOT`, and write nothing.
 //!
 //! Redis 6.2 or newer, or Valkey.
 

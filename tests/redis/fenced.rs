@@ -417,6 +417,8 @@ fn exactly_those_below_the_largest_are_refused() {
                 (written, refused) => prop_assert!(false, "{number}: {written:?}, {refused:?}"),
             }
             prop_assert_eq!(server.get("a"), value.clone());
+            prop_assert_eq!(server.get(FENCE), newest.map(|newest| newest.to_string()));
+            prop_assert_eq!(server.pttl(FENCE), -1, "it is kept for good");
         }
         Ok(())
     });

@@ -251,8 +251,9 @@ async fn the_protocol_of_the_client_makes_no_difference() {
     let fence = Fence::of("a");
     fence.set(&client, "a", "x", token(34)).await.unwrap();
     assert_stale(fence.hset(&client, "{a}:h", "f", "x", token(33)).await, 33, 34);
-    let ran = fence.run(&client, &FencedScript::new("return {1, false}"), &[], &[], token(34));
-    assert_eq!(ran.await.unwrap(), Value::Array(vec![1.into(), Value::Null]));
+    let script = FencedScript::new("return {1, false}");
+    let ran = fence.run(&client, &script, &[], &[], token(34)).await;
+    assert_eq!(ran.unwrap(), Value::Array(vec![1.into(), Value::Null]));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -472,3 +472,19 @@ async fn an_answer_that_is_lost_is_an_error_and_no_refusal() {
     assert!(matches!(error, WriteError::Redis(_)), "{error:?}");
     eventually("the fence", SOON, || server.get(FENCE).as_deref() == Some("34"));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fence_survives_a_crash_where_its_value_does() {
+    let durable = Server::with_args(&["--appendonly", "yes", "--appendfsync", "always"]);
+    let forgetful = Server::start();
+    let fence = Fence::of("a");
+    for server in [&durable, &forgetful] {
+        fence.set(&client(&server.url()).await, "a", "x", token(34)).await.unwrap();
+        server.restart();
+    }
+    let late = fence.set(&client(&durable.url()).await, "a", "late", token(33)).await;
+    assert_stale(late, 33, 34);
+    assert_eq!(durable.get("a").as_deref(), Some("x"));
+    // What the docs warn of.
+    fence.set(&client(&forgetful.url()).await, "a", "late", token(33)).await.unwrap();
+}

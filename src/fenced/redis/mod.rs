@@ -358,6 +358,7 @@ mod tests {
         #[test]
         fn no_two_resources_share_a_fence(a in "[a{}:]{0,5}", b in "[a{}:]{0,5}") {
             prop_assert_eq!(Fence::of(&a) == Fence::of(&b), a == b);
+            prop_assert_ne!(Fence::of(&a), Fence::of(&format!("{{{a}}}")));
         }
     }
 

@@ -109,6 +109,21 @@ async fn who_comes_while_another_has_checked_waits_and_is_judged_by_what_was_com
     }
 }
 
+// The second time, the check raises nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_holder_that_checks_again_keeps_others_waiting_as_well() {
+    let server = Postgres::start();
+    let mut client = server.migrated().await;
+    for (level, resource) in LEVELS.into_iter().zip(["a", "b", "c"]) {
+        attempt(&mut client, level, resource, 34).await.unwrap();
+        let waited = behind_34(&server, (level, resource, 35), true).await;
+        match waited.said {
+            Ok(()) => assert!(sees_commits(level), "{level:?}"),
+            Err(error) => assert!(error.is_retryable(), "{level:?}: {error:?}"),
+        }
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_token_whose_transaction_is_rolled_back_was_never_there() {
     let server = Postgres::start();

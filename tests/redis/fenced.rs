@@ -289,6 +289,9 @@ async fn the_text_of_a_script_serves_other_clients() {
         assert_eq!(eval(bad), [Reply::Int(-3), Reply::Text(bad.to_owned())]);
     }
     assert_eq!(server.get("a").as_deref(), Some("5"));
+    let failing = FencedScript::new("return redis.error_reply('MINE over')");
+    let reply = server.command(&["EVAL", failing.text(), "1", FENCE, "34"]);
+    assert!(matches!(&reply, Reply::Error(error) if error.contains("MINE")), "{reply:?}");
 }
 
 // The server computes the digests that EVALSHA is called with.

@@ -49,7 +49,8 @@
 //! # What it does not do
 //!
 //! - It does not stop a holder that is paused beyond its validity from waking up and going on. No lock
-//!   service can; what is written under a lock has to be able to refuse a late writer.
+//!   service can; what is written under a lock has to be able to refuse a late writer, as the resources
+//!   in [`fenced`] do.
 //! - It does not yet notice a master that restarted empty: until it does, restart such a master only
 //!   after the longest ttl in use, as the Redis documentation advises.
 //! - It does not work on Redis Cluster or behind Sentinel: nodes have to be independent.
@@ -60,6 +61,8 @@
 //!
 //! - `sim`: simulated masters in virtual time, for tests. See `sim`.
 //! - `rustls`: `rediss://` and `valkeys://` URLs.
+//! - `postgres`: `fenced::postgres`, which refuses stale fencing tokens in PostgreSQL transactions.
+//! - `serde`: [`FencingToken`] as a plain number.
 //!
 //! [Redlock]: https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/
 
@@ -88,6 +91,7 @@ mod owner_id;
 mod fencing_token;
 #[cfg_attr(not(test), expect(dead_code, reason = "no client asks for tokens yet"))]
 mod fence;
+pub mod fenced;
 pub mod node;
 #[cfg(feature = "sim")]
 pub mod sim;

@@ -3,8 +3,14 @@
 use std::time::Duration;
 
 use quorumlock::{
-    AcquireError, ConnectError, Drained, ExtendError, LockGuard, LockOptions, NodeReports,
-    NodeStatus, OptionsError, OwnerId, Redlock, RedlockBuilder, ReleaseError,
+    AcquireError, ConnectError, Drained, ExtendError, FencingToken, LockGuard, LockOptions,
+    NodeReports, NodeStatus, OptionsError, OwnerId, Redlock, RedlockBuilder, ReleaseError,
+    fenced::{
+        StaleToken,
+        memory::Resources,
+        redis::{Fence, FencedScript, WriteError},
+    },
+    fred::clients::Client,
     node::redis::{ConfigError, RedisLink, RedisNode},
 };
 
@@ -26,6 +32,10 @@ fn all_types_can_be_shared_between_threads() {
     is_shareable::<Drained>();
     is_shareable::<RedisNode>();
     is_shareable::<RedisLink>();
+    is_shareable::<FencingToken>();
+    is_shareable::<Resources<String>>();
+    is_shareable::<Fence>();
+    is_shareable::<FencedScript>();
 }
 
 #[test]
@@ -36,6 +46,10 @@ fn all_errors_can_be_boxed_and_sent() {
     is_error::<ConnectError>();
     is_error::<OptionsError>();
     is_error::<ConfigError>();
+    is_error::<StaleToken>();
+    is_error::<WriteError>();
+    #[cfg(feature = "postgres")]
+    is_error::<quorumlock::fenced::postgres::CheckError>();
 }
 
 /// Never called: that it compiles is the test.
@@ -51,9 +65,26 @@ fn every_future_is_send(redlock: &Redlock, builder: RedlockBuilder, mut guard: L
     is_send(guard.release());
 }
 
+/// Never called, as above.
+fn every_fenced_future_is_send(fence: &Fence, client: &Client, script: &FencedScript) {
+    is_send(fence.claim(client, FencingToken::MAX));
+    is_send(fence.set(client, "a", "x", FencingToken::MAX));
+    is_send(fence.hset(client, "a", "f", "x", FencingToken::MAX));
+    is_send(fence.run(client, script, &["a"], &[b"x"], FencingToken::MAX));
+}
+
+/// Never called, as above.
+#[cfg(feature = "postgres")]
+fn every_check_is_send(transaction: &tokio_postgres::Transaction<'_>) {
+    is_send(quorumlock::fenced::postgres::check(transaction, "a", FencingToken::MAX));
+}
+
 #[test]
 fn all_futures_can_move_between_threads() {
     let _: fn(&Redlock, RedlockBuilder, LockGuard) = every_future_is_send;
+    let _: fn(&Fence, &Client, &FencedScript) = every_fenced_future_is_send;
+    #[cfg(feature = "postgres")]
+    let _: fn(&tokio_postgres::Transaction<'_>) = every_check_is_send;
 }
 
 #[test]

@@ -54,7 +54,7 @@ pub(super) fn server_binary() -> PathBuf {
     })
 }
 
-fn find_on_path(program: &str) -> Option<PathBuf> {
+pub(super) fn find_on_path(program: &str) -> Option<PathBuf> {
     let path = env::var_os("PATH")?;
     env::split_paths(&path).map(|dir| dir.join(program)).find(|file| file.is_file())
 }

@@ -19,10 +19,10 @@ use std::{fmt, time::Duration};
 
 use crate::{
     clock::Moment,
-    majority::{blocking, quorum},
-    node::{Ballot, Facts, MarkState, Marker, NodeName, Server},
+    fence,
+    majority::quorum,
+    node::{Ballot, Facts, FleetKeys, MarkState, Marker, NodeName, Server},
     options::millis,
-    resource::Key,
     validity::ClockDrift,
 };
 
@@ -34,7 +34,7 @@ const VALKEY_AT_LEAST: (u32, u32) = (7, 2);
 #[derive(Clone, Debug)]
 pub(crate) struct Fleet {
     pub(crate) names: Vec<NodeName>,
-    pub(crate) marker: Key,
+    pub(crate) keys: FleetKeys,
     pub(crate) max_ttl: Duration,
     pub(crate) drift: ClockDrift,
     /// Nothing can be held on nodes without a marker.
@@ -55,6 +55,8 @@ pub(crate) struct Seen {
     pub(crate) facts: Facts,
     /// When this process was first seen with this marker.
     pub(crate) since: Moment,
+    /// When the look was asked for that these facts come from.
+    pub(crate) asked_at: Moment,
     /// Whether it can be asked now.
     pub(crate) is_reachable: bool,
     /// Whether it has said that it does not know the script of this marker.
@@ -71,6 +73,8 @@ pub(crate) struct Sight {
     pub(crate) founded: Option<Vec<Option<String>>>,
     /// Since when a quorum of a new fleet is there.
     pub(crate) founding_since: Option<Moment>,
+    /// Nodes that were not looked at since have to be looked at.
+    pub(crate) look_after: Option<Moment>,
     /// A node of this fleet has been admitted before: it is not new.
     pub(crate) is_old: bool,
 }
@@ -90,8 +94,10 @@ pub(crate) enum Verdict {
     Wait { until: Moment, why: Why },
     /// It has waited for long enough, and waits for others.
     WaitForOthers { why: Why },
-    /// It is admitted: an admitting marker has to be written.
-    Admit,
+    /// It has waited for long enough. The others have to be looked at once more, after this moment.
+    LookAtOthers { after: Moment },
+    /// It is admitted: an admitting marker has to be written, with this floor.
+    Admit { floor: Option<u64> },
 }
 
 /// Why a node has to wait.
@@ -140,6 +146,8 @@ pub(crate) enum Refusal {
     MaxTtl { fleet: Duration, ours: Duration },
     #[error("the key {0} is not a marker of this library")]
     NoMarker(String),
+    #[error("the key {0} is not a number")]
+    NoNumber(String),
 }
 
 impl Fleet {
@@ -162,9 +170,12 @@ impl Fleet {
         if let Err(refusal) = self.check_server(place, sight, facts) {
             return Verdict::Refused(refusal);
         }
+        if facts.max.is_none() {
+            return Verdict::Refused(Refusal::NoNumber(self.keys.max.as_str().to_owned()));
+        }
         let Some(text) = &facts.marker else { return Verdict::Mark };
         let Some(marker) = Marker::parse(text) else {
-            return Verdict::Refused(Refusal::NoMarker(self.marker.as_str().to_owned()));
+            return Verdict::Refused(Refusal::NoMarker(self.keys.marker.as_str().to_owned()));
         };
         if marker.members != self.members() {
             return if self.is_new {
@@ -177,34 +188,34 @@ impl Fleet {
         let is_of_process = marker.run_id == facts.run_id;
         let is_too_short = marker.max_ttl_ms < millis(self.max_ttl);
         match marker.state {
-            MarkState::Admitted { .. } if is_too_short => Verdict::Refused(Refusal::MaxTtl {
+            MarkState::Admitted if is_too_short => Verdict::Refused(Refusal::MaxTtl {
                 fleet: Duration::from_millis(marker.max_ttl_ms),
                 ours: self.max_ttl,
             }),
-            MarkState::Admitted { .. } if is_of_node && is_of_process => {
-                let ballot = marker.ballot(&self.marker).filter(|_| !seen.forgot_script);
-                // The scripts were flushed, and nothing else.
-                ballot.map_or(Verdict::Admit, Verdict::Vote)
+            MarkState::Admitted if is_of_node && is_of_process => {
+                if seen.forgot_script {
+                    // The scripts were flushed, and nothing else.
+                    return Verdict::Admit { floor: None };
+                }
+                Verdict::Vote(Ballot::new(self.keys.clone(), &marker.id, &self.members()))
             }
-            MarkState::Admitted { .. }
-                if is_of_node && self.trusts_durability && facts.is_durable =>
-            {
-                Verdict::Admit
+            MarkState::Admitted if is_of_node && self.trusts_durability && facts.is_durable => {
+                Verdict::Admit { floor: None }
             }
             MarkState::Waiting if is_of_node && is_of_process && !is_too_short => {
                 self.verdict_of_waiting(place, sight, seen, now)
             }
-            MarkState::Admitted { .. } | MarkState::Waiting => Verdict::Mark,
+            MarkState::Admitted | MarkState::Waiting => Verdict::Mark,
         }
     }
 
     fn verdict_of_waiting(&self, place: usize, sight: &Sight, seen: &Seen, now: Moment) -> Verdict {
         if !self.makes_wait {
-            return Verdict::Admit;
+            return Verdict::Admit { floor: None };
         }
         if let Some(founded) = &sight.founded {
             if founded.get(place).is_some_and(|with| with.is_some() && *with == seen.facts.marker) {
-                return Verdict::Admit;
+                return Verdict::Admit { floor: Some(largest(sight)) };
             }
         } else if self.may_be_founded(sight) {
             return Verdict::Unknown;
@@ -215,11 +226,7 @@ impl Fleet {
         if now < until {
             return Verdict::Wait { until, why };
         }
-        if self.enough_others(place, sight) {
-            Verdict::Admit
-        } else {
-            Verdict::WaitForOthers { why }
-        }
+        self.verdict_after_the_wait(place, sight, until, why)
     }
 
     /// For how long a node waits that may have forgotten: until nothing that it granted can be held.
@@ -235,12 +242,44 @@ impl Fleet {
         self.max_ttl.max(Duration::from_millis(largest))
     }
 
-    /// Whether so many others are admitted that they share a node with every majority that may have been
-    /// asked; or else, whether all are there.
-    fn enough_others(&self, place: usize, sight: &Sight) -> bool {
-        let admitted = self.admitted(sight).filter(|other| *other != place).count();
-        let are_known = sight.nodes.iter().flatten().filter(|seen| seen.is_reachable).count();
-        admitted >= blocking(self.names.len()) || are_known == self.names.len()
+    /// Nothing that it forgot is held any more. But before it counts again it has to learn what was
+    /// granted meanwhile, from so many others that every quorum has one of them; or else, where the fleet
+    /// begins again, from all.
+    fn verdict_after_the_wait(
+        &self,
+        place: usize,
+        sight: &Sight,
+        until: Moment,
+        why: Why,
+    ) -> Verdict {
+        let own = largest_of(sight, place);
+        let others = |is_read: &dyn Fn(usize, &Seen) -> bool| -> Vec<Option<u64>> {
+            let others = sight.nodes.iter().enumerate().filter(|(other, _)| *other != place);
+            let read = |(other, seen): (usize, &Option<Seen>)| {
+                let seen = seen.as_ref().filter(|seen| seen.is_reachable && is_read(other, seen));
+                seen.and_then(|seen| seen.facts.max)
+            };
+            others.map(read).collect()
+        };
+        let is_fresh = |seen: &Seen| seen.asked_at >= until;
+        let admitted = |other: usize, seen: &Seen| self.is_admitted(other, seen);
+        let fresh = others(&|other, seen| admitted(other, seen) && is_fresh(seen));
+        if let Some(floor) = fence::floor(own, &fresh) {
+            return Verdict::Admit { floor: Some(floor) };
+        }
+        let all_fresh = others(&|_, seen| is_fresh(seen));
+        if all_fresh.iter().all(Option::is_some) {
+            return Verdict::Admit {
+                floor: Some(all_fresh.into_iter().flatten().fold(own, u64::max)),
+            };
+        }
+        let can_be_enough = fence::floor(own, &others(&admitted)).is_some()
+            || others(&|_, _| true).iter().all(Option::is_some);
+        if can_be_enough {
+            Verdict::LookAtOthers { after: until }
+        } else {
+            Verdict::WaitForOthers { why }
+        }
     }
 
     /// The places of the nodes that vote.
@@ -256,7 +295,7 @@ impl Fleet {
 
     fn is_admitted(&self, place: usize, seen: &Seen) -> bool {
         self.marker_of(&seen.facts).is_some_and(|marker| {
-            matches!(marker.state, MarkState::Admitted { .. })
+            matches!(marker.state, MarkState::Admitted)
                 && marker.run_id == seen.facts.run_id
                 && self.names.get(place) == Some(&marker.node)
         })
@@ -317,6 +356,16 @@ impl Fleet {
     }
 }
 
+/// The largest number that any node is known to have granted.
+fn largest(sight: &Sight) -> u64 {
+    sight.nodes.iter().flatten().filter_map(|seen| seen.facts.max).max().unwrap_or(0)
+}
+
+fn largest_of(sight: &Sight, place: usize) -> u64 {
+    let seen = sight.nodes.get(place).and_then(Option::as_ref);
+    seen.and_then(|seen| seen.facts.max).unwrap_or(0)
+}
+
 // A new fleet.
 impl Fleet {
     /// Whether the nodes may turn out to be a new fleet, and nothing has been settled.
@@ -332,7 +381,7 @@ impl Fleet {
     pub(crate) fn found(&self, sight: &mut Sight, now: Moment) {
         sight.is_old |= sight.nodes.iter().flatten().any(|seen| {
             let marker = self.marker_of(&seen.facts);
-            marker.is_some_and(|marker| matches!(marker.state, MarkState::Admitted { .. }))
+            marker.is_some_and(|marker| matches!(marker.state, MarkState::Admitted))
         }) && sight.founded.is_none();
         if sight.founded.is_some() || !self.may_be_founded(sight) {
             return;

@@ -9,8 +9,7 @@ use crate::{
     admission::{Fleet, Seen, Sight, Verdict},
     clock::{Clock, Moment},
     entropy::Entropy,
-    node::{Facts, MarkState, Marker},
-    resource::Key,
+    node::{Facts, FleetKeys, MarkState, Marker},
 };
 
 #[derive(Debug)]
@@ -36,9 +35,16 @@ impl Board {
         self.sight.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The key of the marker on each node.
-    pub(crate) fn marker(&self) -> &Key {
-        &self.fleet.marker
+    /// The keys of the fleet on each node.
+    pub(crate) fn keys(&self) -> &FleetKeys {
+        &self.fleet.keys
+    }
+
+    /// Whether another node needs to know what this one has granted by now.
+    pub(crate) fn wants_look(&self, place: usize) -> bool {
+        let sight = self.sight();
+        let seen = sight.nodes.get(place).and_then(Option::as_ref);
+        seen.is_some_and(|seen| sight.look_after.is_some_and(|after| seen.asked_at < after))
     }
 
     /// Whether it has to be asked how durable a node is.
@@ -59,16 +65,17 @@ impl Board {
         self.news.iter().for_each(|news| news.notify_one());
     }
 
-    /// A look at a node has ended just now.
-    pub(crate) fn note(&self, place: usize, facts: Facts, forgot_script: bool) {
+    /// A look at a node has ended just now, that was asked for at `asked_at`.
+    pub(crate) fn note(&self, place: usize, facts: Facts, asked_at: Moment, forgot_script: bool) {
         let now = self.now();
         let mut sight = self.sight();
         let before = sight.nodes.get(place).cloned().flatten();
         let same = before
             .filter(|seen| seen.facts.run_id == facts.run_id && seen.facts.marker == facts.marker);
         let since = same.as_ref().map_or(now, |seen| seen.since);
-        let seen = Seen { since, facts, is_reachable: true, forgot_script };
-        let is_news = same.is_none_or(|same| !same.is_reachable || same.facts != seen.facts);
+        let seen = Seen { since, asked_at, facts, is_reachable: true, forgot_script };
+        let is_news = sight.look_after.is_some_and(|after| asked_at >= after)
+            || same.is_none_or(|same| !same.is_reachable || same.facts != seen.facts);
         if let Some(slot) = sight.nodes.get_mut(place) {
             *slot = Some(seen);
         }
@@ -108,7 +115,16 @@ impl Board {
         let now = self.now();
         let mut sight = self.sight();
         self.fleet.found(&mut sight, now);
-        self.fleet.verdict(place, &sight, now)
+        let verdict = self.fleet.verdict(place, &sight, now);
+        if let Verdict::LookAtOthers { after } = verdict {
+            let is_news = sight.look_after.is_none_or(|before| before < after);
+            if is_news {
+                sight.look_after = Some(after);
+                drop(sight);
+                self.tell_all();
+            }
+        }
+        verdict
     }
 
     /// The marker to write on the node of this place, and the one that it takes the place of.

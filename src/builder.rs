@@ -16,14 +16,13 @@ use crate::{
     error::ConnectError,
     lane::Lane,
     node::{
-        Node, NodeName,
+        FleetKeys, Node, NodeName,
         redis::{ConfigError, RedisNode},
     },
     options::{Defaults, LockOptions, OptionsError, Renewal},
     owner_id::Seat,
     quorum::Quorum,
     redlock::Redlock,
-    resource::Key,
     tasks::{Environment, Spawner},
     validity::ClockDrift,
     wait::Queues,
@@ -40,6 +39,7 @@ use crate::{
 /// | `node_timeout` | a tenth of the ttl, 1 ms to 200 ms |
 /// | `renew_every` | a third of the ttl |
 /// | `max_hold` | no limit |
+/// | `fence_idle_ttl` | 24 h |
 /// | `clock_drift` | 1 % of the ttl + 2 ms |
 /// | `connect_timeout` | 5 s |
 /// | `key_prefix` | `quorumlock:` |
@@ -202,6 +202,14 @@ impl RedlockBuilder {
         self
     }
 
+    /// After how long without use the counter of a resource's fencing tokens goes from the nodes. Tokens do
+    /// not go back by it: what is missing counts from the largest number that the node granted to any
+    /// resource. Defaults to 24 h.
+    pub fn fence_idle_ttl(mut self, fence_idle_ttl: Duration) -> Self {
+        self.defaults.fence_idle_ttl = fence_idle_ttl;
+        self
+    }
+
     /// What is allowed for clocks that run at different rates. Defaults to 1 % of the ttl + 2 ms.
     pub fn clock_drift(mut self, drift: ClockDrift) -> Self {
         self.defaults.drift = drift;
@@ -314,7 +322,7 @@ impl RedlockBuilder {
         let (mut lanes, mut tasks, queues) = (Vec::new(), Vec::new(), Queues::new(seat));
         let fleet = Fleet {
             names: nodes.iter().map(|node| node.name().clone()).collect(),
-            marker: Key::new(&format!("{}marker", self.key_prefix)),
+            keys: FleetKeys::with_prefix(&self.key_prefix),
             max_ttl: self.defaults.max_ttl,
             drift: self.defaults.drift,
             is_new: self.new_fleet,

@@ -36,12 +36,12 @@ pub(crate) async fn wait_for_quorum(
                 return Err(ConnectError::Unfit { node: node.clone(), reason: why.clone() });
             }
         }
-        let connected = seen.iter().filter(|state| is_connected(state)).count();
+        let settled = seen.iter().filter(|state| is_settled(state)).count();
         let quorum = tally::quorum(seen.len());
-        if connected == seen.len() {
+        if settled == seen.len() {
             return Ok(());
         }
-        if connected >= quorum {
+        if settled >= quorum {
             deadline = *grace.get_or_insert_with(|| due_after(GRACE));
         }
         let changes = states.iter_mut().map(|(_, state)| {
@@ -54,26 +54,33 @@ pub(crate) async fn wait_for_quorum(
             .boxed()
         });
         if timeout_at(deadline, select_all(changes)).await.is_err() {
-            if connected >= quorum {
+            if settled >= quorum {
                 return Ok(());
             }
+            let connected = seen.iter().filter(|state| is_connected(state)).count();
             let nodes = unconnected(&states, seen);
             return Err(ConnectError::NoQuorum { connected, quorum, waited: limit, nodes });
         }
     }
 }
 
-fn is_connected(state: &NodeState) -> bool {
+/// Whether it is known what can be expected of the node.
+fn is_settled(state: &NodeState) -> bool {
     match state {
         NodeState::Voting
         | NodeState::Quarantined { .. }
         | NodeState::CatchingUp
         | NodeState::Unresponsive => true,
         NodeState::Connecting
+        | NodeState::Joining
         | NodeState::Refused { .. }
         | NodeState::Unreachable { .. }
         | NodeState::ShutDown => false,
     }
+}
+
+fn is_connected(state: &NodeState) -> bool {
+    is_settled(state) || *state == NodeState::Joining
 }
 
 fn unconnected(
@@ -86,6 +93,7 @@ fn unconnected(
                 NodeState::Unreachable { cause } => cause,
                 NodeState::ShutDown => NodeFailure::ShutDown,
                 NodeState::Connecting
+                | NodeState::Joining
                 | NodeState::Voting
                 | NodeState::Quarantined { .. }
                 | NodeState::Refused { .. }

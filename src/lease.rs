@@ -85,7 +85,7 @@ fn judge(verdict: Verdict, started: Moment, now: Moment, until: Moment, terms: T
 
 impl Lease {
     pub(crate) fn new(granted: Granted, terms: Terms) -> Self {
-        let Granted { claim, started, valid_until } = granted;
+        let Granted { claim, started, valid_until, .. } = granted;
         let hold_until = terms.max_hold.map(|max_hold| started.plus(max_hold));
         let valid_until = hold_until.map_or(valid_until, |end| end.min(valid_until));
         let state = State { claim, valid_until, hold_until, at_risk: false, end: None };

@@ -89,7 +89,6 @@ mod majority;
 mod resource;
 mod owner_id;
 mod fencing_token;
-#[cfg_attr(not(test), expect(dead_code, reason = "no client asks for tokens yet"))]
 mod fence;
 pub mod fenced;
 pub mod node;
@@ -104,6 +103,7 @@ mod wait;
 mod lease;
 mod watchdog;
 mod guard;
+mod fenced_guard;
 mod redlock;
 mod scope;
 mod connect;
@@ -116,6 +116,7 @@ pub use error::{
     AcquireError, ConnectError, ExtendError, FailedAttempt, NodeOutcome, NodeReport, NodeReports,
     ReleaseError, WithLockError,
 };
+pub use fenced_guard::FencedGuard;
 pub use fencing_token::FencingToken;
 pub use guard::LockGuard;
 pub use lane::{NodeState, NodeStatus};

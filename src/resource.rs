@@ -26,6 +26,11 @@ impl Resource {
         &self.0
     }
 
+    /// The key of the resource's counter on each node.
+    pub(crate) fn fence_key(&self, prefix: &str) -> Key {
+        Key(Arc::from(format!("{prefix}fence:{}", self.0)))
+    }
+
     /// The key that is set on each node while the resource is locked.
     pub(crate) fn lock_key(&self, prefix: &str) -> Key {
         Key(Arc::from(format!("{prefix}lock:{}", self.0)))

@@ -76,6 +76,20 @@ impl<Owner: PartialEq> Counters<Owner> {
         Ok(true)
     }
 
+    fn set_fence(&mut self, number: u64) {
+        self.fence = Some(number);
+        self.max = self.max.max(number);
+    }
+
+    fn check(&self, token: FencingToken) -> Result<(), AtLimit> {
+        let largest = self.counter().max(self.max).max(token.get());
+        if largest > LIMIT { Err(AtLimit) } else { Ok(()) }
+    }
+}
+
+/// The steps that the simulated master takes by itself, and the model by these.
+#[cfg(test)]
+impl<Owner: PartialEq> Counters<Owner> {
     /// Deletes the lock if it is the owner's, whatever the numbers are. Whether it was.
     pub(crate) fn release(&mut self, owner: &Owner) -> bool {
         let is_ours = self.lock.as_ref() == Some(owner);
@@ -102,16 +116,6 @@ impl<Owner: PartialEq> Counters<Owner> {
     pub(crate) fn admit(&mut self, floor: u64) {
         self.floor = self.floor.max(floor);
         self.max = self.max.max(self.floor);
-    }
-
-    fn set_fence(&mut self, number: u64) {
-        self.fence = Some(number);
-        self.max = self.max.max(number);
-    }
-
-    fn check(&self, token: FencingToken) -> Result<(), AtLimit> {
-        let largest = self.counter().max(self.max).max(token.get());
-        if largest > LIMIT { Err(AtLimit) } else { Ok(()) }
     }
 }
 

@@ -52,6 +52,8 @@ pub(super) struct Candidacy {
     /// The node does not know the script of the marker that it has.
     forgot_script: bool,
     step: Option<BoxFuture<'static, Step>>,
+    /// When the last look was asked for.
+    asked_at: Moment,
     again: Option<Instant>,
     ballot: Option<Arc<Ballot>>,
     standing: Standing,
@@ -61,13 +63,14 @@ pub(super) struct Candidacy {
 
 impl Candidacy {
     pub(super) fn new(board: Arc<Board>, place: usize) -> Self {
-        let news = board.news(place);
+        let (news, asked_at) = (board.news(place), board.now());
         Self {
             board,
             place,
             news,
             forgot_script: false,
             step: None,
+            asked_at,
             again: None,
             ballot: None,
             standing: Standing::Unknown,
@@ -87,7 +90,7 @@ impl Candidacy {
     /// Waits for the next step; for ever while there is none to come. Cancel safe.
     pub(super) async fn next(&mut self) -> Step {
         let again = self.again;
-        let wants_news = self.step.is_none() && self.ballot.is_none();
+        let wants_news = self.step.is_none();
         let step = async {
             match &mut self.step {
                 Some(step) => step.await,
@@ -121,7 +124,8 @@ impl Candidacy {
     pub(super) fn look<L: Link>(&mut self, link: &L, limit: Duration) {
         if self.step.is_none() {
             self.again = None;
-            let look = link.look(self.board.marker(), self.board.wants_durability(), limit);
+            self.asked_at = self.board.now();
+            let look = link.look(self.board.keys(), self.board.wants_durability(), limit);
             self.step = Some(Box::pin(async move { Step::Looked(look.await) }));
         }
     }
@@ -144,7 +148,8 @@ impl Candidacy {
     }
 
     pub(super) fn looked(&mut self, facts: Facts) {
-        self.board.note(self.place, facts, std::mem::take(&mut self.forgot_script));
+        let forgot_script = std::mem::take(&mut self.forgot_script);
+        self.board.note(self.place, facts, self.asked_at, forgot_script);
     }
 
     /// The node answered a look or a mark with an error: a right is missing, or it is busy.
@@ -152,6 +157,15 @@ impl Candidacy {
         self.ballot = None;
         self.standing = Standing::Refused { why: failure.to_string() };
         self.again = Some(due_after(LOOK_AGAIN));
+    }
+
+    /// Something has changed for the others, or one of them needs to know of this node.
+    pub(super) fn heard_news<L: Link>(&mut self, link: &L, limit: Duration) {
+        if self.board.wants_look(self.place) {
+            self.look(link, limit);
+        } else if self.ballot.is_none() {
+            self.proceed(link, limit);
+        }
     }
 
     /// Does what is to be done next, by what is known of all nodes.
@@ -188,16 +202,15 @@ impl Candidacy {
                 };
                 self.again = Some(due_after(LOOK_AGAIN));
             }
-            Verdict::Mark => self.mark(link, MarkState::Waiting, limit),
-            Verdict::Admit => {
-                self.mark(link, MarkState::Admitted { acquire: String::new() }, limit);
-            }
+            Verdict::Mark => self.mark(link, MarkState::Waiting, None, limit),
+            Verdict::LookAtOthers { .. } => self.again = Some(due_after(LOOK_AGAIN)),
+            Verdict::Admit { floor } => self.mark(link, MarkState::Admitted, floor, limit),
         }
     }
 
-    fn mark<L: Link>(&mut self, link: &L, state: MarkState, limit: Duration) {
+    fn mark<L: Link>(&mut self, link: &L, state: MarkState, floor: Option<u64>, limit: Duration) {
         let Some((seen, marker)) = self.board.new_marker(self.place, state) else { return };
-        let written = link.mark(self.board.marker(), seen, marker, limit);
+        let written = link.mark(self.board.keys(), seen, marker, floor, limit);
         self.step = Some(Box::pin(async move { Step::Marked(written.await) }));
     }
 }

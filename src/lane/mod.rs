@@ -53,6 +53,8 @@ pub(crate) use self::ledger::Release;
 pub enum NodeState {
     /// No attempt to connect has ended yet.
     Connecting,
+    /// Connected, and looked at to see whether it may vote. Not asked yet.
+    Joining,
     /// Connected and answering: it is asked.
     Voting,
     /// Connected, but first the releases that it missed have to be answered. Not asked.
@@ -87,7 +89,7 @@ impl NodeState {
     /// A grant needs a node that has been admitted; that a key is still ours every node can say.
     fn why_not(&self, operation: &Operation) -> Option<NodeFailure> {
         let unreachable = |cause: &str| NodeFailure::Unreachable { cause: cause.to_owned() };
-        let is_grant = matches!(operation, Operation::Acquire { .. });
+        let is_grant = operation.is_grant();
         match self {
             Self::Voting => None,
             Self::Quarantined { .. } | Self::Refused { .. } if !is_grant => None,
@@ -95,6 +97,9 @@ impl NodeState {
                 Some(NodeFailure::NotAdmitted { why: self.to_string() })
             }
             Self::Connecting => Some(unreachable("not connected yet")),
+            Self::Joining => {
+                Some(NodeFailure::NotAdmitted { why: "connected, and being looked at".to_owned() })
+            }
             Self::CatchingUp => {
                 Some(unreachable("back, but has not yet answered the releases that it missed"))
             }
@@ -109,6 +114,7 @@ impl fmt::Display for NodeState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Connecting => f.write_str("connecting"),
+            Self::Joining => f.write_str("joining"),
             Self::Voting => f.write_str("voting"),
             Self::CatchingUp => f.write_str("answering the releases that it missed"),
             Self::Quarantined { until: Some(until), why } => {

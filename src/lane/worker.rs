@@ -372,7 +372,7 @@ impl<N: Node> Worker<N> {
             Connection::Open { probe_again: Some(_), .. } => NodeState::Unresponsive,
             Connection::Open { .. } if !self.ledger.caught_up() => NodeState::CatchingUp,
             Connection::Open { .. } => match self.candidacy.standing() {
-                Standing::Unknown => NodeState::Connecting,
+                Standing::Unknown => NodeState::Joining,
                 Standing::Voting => NodeState::Voting,
                 Standing::Quarantined { until, why } => {
                     NodeState::Quarantined { until: *until, why: why.clone() }

@@ -45,6 +45,8 @@ pub struct Facts {
     pub replicas: u32,
     /// The marker's text; `None` if there is none.
     pub marker: Option<String>,
+    /// The largest number that it granted to any resource; `None` if what is there is no number.
+    pub max: Option<u64>,
 }
 
 impl Facts {
@@ -67,6 +69,7 @@ impl Facts {
             is_durable: false,
             replicas: field("connected_slaves").and_then(|n| n.parse().ok()).unwrap_or(0),
             marker: None,
+            max: Some(0),
         })
     }
 }

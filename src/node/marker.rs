@@ -5,29 +5,70 @@
 
 use std::fmt;
 
-use super::NodeName;
+use super::{NodeName, script::Script};
 use crate::resource::Key;
 
 /// What an admitted node's votes are asked with: the marker that has to be there, and the script that
 /// looks for it. Whoever has it did not have to load anything.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ballot {
-    /// The key of the marker.
-    pub marker: Key,
-    /// The id of the marker, which is in the script's text too.
+    /// The keys of the fleet.
+    pub keys: FleetKeys,
+    /// The id of the marker, which is in the texts of the scripts too.
     pub mark: String,
-    /// The SHA-1 digest of the script that acquires.
-    pub acquire: String,
+    /// The SHA-1 digests of the scripts, in the order of [`Script::VOTES`].
+    digests: [String; Script::VOTES.len()],
+}
+
+impl Ballot {
+    /// What votes are asked with by a client that takes these nodes for the fleet. With other nodes the
+    /// digests are others, which no server knows.
+    #[must_use]
+    pub fn new(keys: FleetKeys, mark: &str, members: &str) -> Self {
+        let digest = |script: Script| {
+            sha1_smol::Sha1::from(script.text_for(mark, members)).digest().to_string()
+        };
+        Self { keys, mark: mark.to_owned(), digests: Script::VOTES.map(digest) }
+    }
+
+    /// What tells this admission's scripts from any other's.
+    #[cfg(feature = "sim")]
+    pub(crate) fn id(&self) -> String {
+        self.digests.concat()
+    }
+
+    /// The digest of a script; `None` for one that is not part of an admission.
+    pub(crate) fn digest(&self, script: Script) -> Option<&str> {
+        let place = Script::VOTES.iter().position(|vote| *vote == script)?;
+        self.digests.get(place).map(String::as_str)
+    }
+}
+
+/// The keys that a fleet has on each node beside those of its locks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FleetKeys {
+    /// Where the marker is.
+    pub marker: Key,
+    /// The largest number that the node granted to any resource.
+    pub max: Key,
+    /// What the node grants only above.
+    pub floor: Key,
+}
+
+impl FleetKeys {
+    /// The keys with this prefix.
+    #[must_use]
+    pub fn with_prefix(prefix: &str) -> Self {
+        let key = |name: &str| Key::new(&format!("{prefix}{name}"));
+        Self { marker: key("marker"), max: key("max"), floor: key("floor") }
+    }
 }
 
 /// Whether a marker lets its node vote.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MarkState {
     /// The node may vote.
-    Admitted {
-        /// The SHA-1 digest of the script that acquires, with this marker's id in its text.
-        acquire: String,
-    },
+    Admitted,
     /// It was seen without a marker that counts. That this one is still there shows that nothing was
     /// forgotten since.
     Waiting,
@@ -64,7 +105,7 @@ impl Marker {
         let (members, max_ttl_ms) = (named("members")?, named("max_ttl_ms")?.parse().ok()?);
         let state = match state {
             "waiting" => MarkState::Waiting,
-            "admitted" => MarkState::Admitted { acquire: named("acquire")?.to_owned() },
+            "admitted" => MarkState::Admitted,
             _ => return None,
         };
         Some(Self {
@@ -76,33 +117,17 @@ impl Marker {
             max_ttl_ms,
         })
     }
-
-    /// What votes are asked with while this marker is there.
-    #[must_use]
-    pub fn ballot(&self, at: &Key) -> Option<Ballot> {
-        match &self.state {
-            MarkState::Waiting => None,
-            MarkState::Admitted { acquire } => {
-                let (mark, acquire) = (self.id.clone(), acquire.clone());
-                Some(Ballot { marker: at.clone(), mark, acquire })
-            }
-        }
-    }
 }
 
 impl fmt::Display for Marker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { id, state, run_id, node, members, max_ttl_ms } = self;
         let word = match state {
-            MarkState::Admitted { .. } => "admitted",
+            MarkState::Admitted => "admitted",
             MarkState::Waiting => "waiting",
         };
         write!(f, "{id}\nstate: {word}\nrun_id: {run_id}\nnode: {node}\nmembers: {members}")?;
-        write!(f, "\nmax_ttl_ms: {max_ttl_ms}")?;
-        match state {
-            MarkState::Admitted { acquire } => write!(f, "\nacquire: {acquire}"),
-            MarkState::Waiting => Ok(()),
-        }
+        write!(f, "\nmax_ttl_ms: {max_ttl_ms}")
     }
 }
 
@@ -112,8 +137,7 @@ mod tests {
 
     #[test]
     fn a_marker_is_read_as_it_was_written() {
-        let admitted = MarkState::Admitted { acquire: "a94a8fe5".to_owned() };
-        for state in [admitted, MarkState::Waiting] {
+        for state in [MarkState::Admitted, MarkState::Waiting] {
             let marker = Marker {
                 id: "0123456789abcdef0123456789abcdef".to_owned(),
                 state,
@@ -131,9 +155,20 @@ mod tests {
     fn what_is_no_marker_is_not_read_as_one() {
         let id = "0123456789abcdef0123456789abcdef";
         let head = format!("{id}\nstate: admitted\nrun_id: r\nnode: n\nmembers: n\nmax_ttl_ms: ");
-        for text in ["", id, "x\nstate: waiting", &head, &format!("{head}x"), &format!("{head}5")] {
+        for text in ["", id, "x\nstate: waiting", &head, &format!("{head}x")] {
             assert_eq!(Marker::parse(text), None, "{text}");
         }
-        assert!(Marker::parse(&format!("{head}5\nacquire: d")).is_some());
+        assert!(Marker::parse(&format!("{head}5")).is_some());
+    }
+
+    #[test]
+    fn another_list_of_nodes_or_another_admission_has_other_digests() {
+        let ballot =
+            |mark: &str, members| Ballot::new(FleetKeys::with_prefix("q:"), mark, members).digests;
+        let (a, b) = ("a".repeat(32), "b".repeat(32));
+        assert_eq!(ballot(&a, "n0,n1"), ballot(&a, "n0,n1"));
+        for other in [ballot(&a, "n0,n2"), ballot(&b, "n0,n1")] {
+            assert!(ballot(&a, "n0,n1").iter().zip(&other).all(|(own, other)| own != other));
+        }
     }
 }

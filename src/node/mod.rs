@@ -13,10 +13,11 @@ use std::{fmt, future::Future, sync::Arc, time::Duration};
 
 pub use self::{
     facts::{Facts, Server},
-    marker::{Ballot, MarkState, Marker},
+    marker::{Ballot, FleetKeys, MarkState, Marker},
 };
 
 use crate::{
+    fencing_token::FencingToken,
     owner_id::{OwnerId, Seat},
     resource::Key,
 };
@@ -64,6 +65,41 @@ pub enum Operation {
         /// How long the key lives, in whole milliseconds.
         ttl_ms: u64,
     },
+    /// Set the key if there is none, and count.
+    AcquireFenced {
+        /// The lock's key.
+        key: Key,
+        /// The resource's counter.
+        fence: Fence,
+        /// Whose it becomes.
+        owner: OwnerId,
+        /// How long the key lives, in whole milliseconds.
+        ttl_ms: u64,
+    },
+    /// Raise the counter to the token if the key is still the owner's and the counter is not above it.
+    Raise {
+        /// The lock's key.
+        key: Key,
+        /// The resource's counter.
+        fence: Fence,
+        /// Whose it has to be.
+        owner: OwnerId,
+        /// What another node granted.
+        token: FencingToken,
+    },
+    /// Set the key again if there is none, with the token that goes with it.
+    RefillFenced {
+        /// The lock's key.
+        key: Key,
+        /// The resource's counter.
+        fence: Fence,
+        /// Whose it becomes.
+        owner: OwnerId,
+        /// How long the key lives, in whole milliseconds.
+        ttl_ms: u64,
+        /// The token of the lock.
+        token: FencingToken,
+    },
     /// Let the key live for at least this long if it is still the owner's. Never shortens.
     Extend {
         /// The lock's key.
@@ -96,11 +132,35 @@ impl Operation {
     pub const fn owner(&self) -> Option<OwnerId> {
         match self {
             Self::Acquire { owner, .. }
+            | Self::AcquireFenced { owner, .. }
+            | Self::Raise { owner, .. }
+            | Self::RefillFenced { owner, .. }
             | Self::Extend { owner, .. }
             | Self::Release { owner, .. } => Some(*owner),
             Self::Ping { .. } => None,
         }
     }
+
+    /// Whether it is a vote of a node, which only an admitted one may give.
+    #[must_use]
+    pub const fn is_grant(&self) -> bool {
+        match self {
+            Self::Acquire { .. }
+            | Self::AcquireFenced { .. }
+            | Self::Raise { .. }
+            | Self::RefillFenced { .. } => true,
+            Self::Extend { .. } | Self::Release { .. } | Self::Ping { .. } => false,
+        }
+    }
+}
+
+/// Where a resource's counter is on each node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fence {
+    /// Its key.
+    pub key: Key,
+    /// After how many milliseconds without use it goes. It does not go back.
+    pub idle_ms: u64,
 }
 
 /// What a node said: a fact, established in one atomic step on the node.
@@ -109,7 +169,9 @@ impl Operation {
 pub enum Answer {
     /// It did as asked: the key is set, was still ours and lives on, or was ours and is deleted.
     Done,
-    /// There is no such key (to extend or to release).
+    /// The key is set, with this number: larger than all that the node granted before.
+    Counted(FencingToken),
+    /// There is no such key (to extend or to release), or the node cannot vouch for the token.
     Missing,
     /// The key is somebody else's.
     Taken {
@@ -366,13 +428,13 @@ pub trait Link: sealed::Sealed + Send + Sync + 'static {
     /// Cancel safe.
     fn look(
         &self,
-        marker: &Key,
+        keys: &FleetKeys,
         durability: bool,
         timeout: Duration,
     ) -> impl Future<Output = Result<Facts, NodeFailure>> + Send + 'static;
 
-    /// Writes a marker instead of the one that was seen, on the process that was seen. One that admits
-    /// gets its digest from the script that is loaded before, with its id in the text.
+    /// Writes a marker instead of the one that was seen, on the process that was seen. Before one that
+    /// admits, the scripts are loaded that have its id in their texts; with it, a floor may be set.
     ///
     /// Whether it was written; if not, the node is no longer what it was.
     ///
@@ -385,9 +447,10 @@ pub trait Link: sealed::Sealed + Send + Sync + 'static {
     /// Dropping the future does not take it back.
     fn mark(
         &self,
-        at: &Key,
+        keys: &FleetKeys,
         seen: Option<String>,
         marker: Marker,
+        floor: Option<u64>,
         timeout: Duration,
     ) -> impl Future<Output = Result<bool, NodeFailure>> + Send + 'static;
 

@@ -5,7 +5,8 @@
 //! owner id that it was given, so that a reply which a client library or a proxy took for another's
 //! is found out instead of becoming a vote.
 
-use super::Answer;
+use super::{Answer, Operation};
+use crate::fencing_token::FencingToken;
 
 use std::time::Duration;
 
@@ -15,8 +16,14 @@ pub(crate) const NOT_ADMITTED: i64 = 3;
 /// One of the library's scripts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Script {
-    /// Sets a free key on an admitted node. Each admission has a text of its own: [`acquire_with`].
+    /// Sets a free key on an admitted node.
     Acquire,
+    /// The same, and counts.
+    AcquireFenced,
+    /// Raises a counter.
+    Raise,
+    /// Sets a key again, with its token.
+    RefillFenced,
     /// Writes the marker of an admission.
     Mark,
     /// Lets one's own key live on.
@@ -27,29 +34,49 @@ pub enum Script {
 
 impl Script {
     /// Every script.
-    pub const ALL: [Self; 4] = [Self::Acquire, Self::Mark, Self::Extend, Self::Release];
+    pub const ALL: [Self; 7] = [
+        Self::Acquire,
+        Self::AcquireFenced,
+        Self::Raise,
+        Self::RefillFenced,
+        Self::Mark,
+        Self::Extend,
+        Self::Release,
+    ];
+    /// Those by which a node votes: each admission has texts of its own, by [`text_for`](Self::text_for).
+    pub const VOTES: [Self; 4] =
+        [Self::Acquire, Self::AcquireFenced, Self::Raise, Self::RefillFenced];
 
     /// Its text.
     #[must_use]
     pub const fn text(self) -> &'static str {
         match self {
             Self::Acquire => include_str!("lua/acquire.lua"),
+            Self::AcquireFenced => include_str!("lua/acquire_fenced.lua"),
+            Self::Raise => include_str!("lua/raise.lua"),
+            Self::RefillFenced => include_str!("lua/refill_fenced.lua"),
             Self::Mark => include_str!("lua/mark.lua"),
             Self::Extend => include_str!("lua/extend.lua"),
             Self::Release => include_str!("lua/release.lua"),
         }
     }
+
+    /// The text of one by which a node votes, for the marker of that id and the fleet of these nodes.
+    #[must_use]
+    pub fn text_for(self, mark: &str, members: &str) -> String {
+        let text = self.text().replace("'@mark@'", &format!("'{mark}'"));
+        // In a comment, where no name can be taken for a command.
+        let members = members.replace(['\n', '\r'], " ");
+        format!("-- The nodes of the fleet: {members}\n{text}")
+    }
 }
 
-/// The text of the script that acquires, for the marker of that id.
-#[must_use]
-pub fn acquire_with(mark: &str) -> String {
-    Script::Acquire.text().replace("'@mark@'", &format!("'{mark}'"))
-}
-
-/// Reads the first two of the reply `{code, ms, owner}` that all scripts give; `None` if they are not.
-pub(crate) fn answer(code: i64, ms: i64) -> Option<Answer> {
+/// Reads the first two of the reply `{code, number, owner}` that all scripts give; `None` if they are not.
+pub(crate) fn answer(code: i64, ms: i64, asked: &Operation) -> Option<Answer> {
     match code {
+        1 if matches!(asked, Operation::AcquireFenced { .. }) => {
+            u64::try_from(ms).ok().map(FencingToken::new).map(Answer::Counted)
+        }
         0 => Some(Answer::Missing),
         1 => Some(Answer::Done),
         2 => Some(Answer::Taken { remaining: u64::try_from(ms).ok().map(Duration::from_millis) }),
@@ -60,15 +87,22 @@ pub(crate) fn answer(code: i64, ms: i64) -> Option<Answer> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{node::Fence, owner_id::OwnerId, resource::Key};
 
     #[test]
     fn replies_are_read_as_documented_in_the_scripts() {
-        assert_eq!(answer(0, 0), Some(Answer::Missing));
-        assert_eq!(answer(1, 0), Some(Answer::Done));
+        let ping = Operation::Ping { nonce: 1 };
+        assert_eq!(answer(0, 0, &ping), Some(Answer::Missing));
+        assert_eq!(answer(1, 0, &ping), Some(Answer::Done));
         let remaining = Some(Duration::from_millis(250));
-        assert_eq!(answer(2, 250), Some(Answer::Taken { remaining }));
-        assert_eq!(answer(2, -1), Some(Answer::Taken { remaining: None }));
-        assert_eq!(answer(3, 0), None);
+        assert_eq!(answer(2, 250, &ping), Some(Answer::Taken { remaining }));
+        assert_eq!(answer(2, -1, &ping), Some(Answer::Taken { remaining: None }));
+        assert_eq!(answer(4, 0, &ping), None);
+        let (key, owner) = (Key::new("k"), OwnerId::random());
+        let fence = Fence { key: Key::new("f"), idle_ms: 1 };
+        let fenced = Operation::AcquireFenced { key, fence, owner, ttl_ms: 1 };
+        assert_eq!(answer(1, 7, &fenced), Some(Answer::Counted(FencingToken::new(7))));
+        assert_eq!(answer(1, -7, &fenced), None);
     }
 
     // Field case 60: scripts that touch keys which are not in KEYS break on clusters and proxies.
@@ -95,8 +129,9 @@ mod tests {
             assert!(!keyed.is_empty(), "{script:?} does nothing");
             for (command, key) in keyed {
                 assert!(command.starts_with('\''), "{script:?}: computed command {command}");
-                let is_keyless = command == "'INFO'";
-                assert!(is_keyless || key.starts_with("KEYS["), "{script:?}: {command} on {key}");
+                // `key` is what a function of the script is called with.
+                let is_declared = key.starts_with("KEYS[") || key == "key" || command == "'INFO'";
+                assert!(is_declared, "{script:?}: {command} on {key}");
                 // A number that is joined to a string is rounded.
                 assert!(!key.contains(".."), "{script:?}: {command} on {key}");
             }
@@ -110,8 +145,9 @@ mod tests {
 
     #[test]
     fn each_admission_has_an_acquire_of_its_own() {
-        let [a, b] = ["a", "b"].map(|id| acquire_with(&id.repeat(32)));
+        let [a, b] = ["a", "b"].map(|id| Script::Acquire.text_for(&id.repeat(32), "n\nn"));
         assert_ne!(a, b);
         assert!(a.contains(&"a".repeat(32)) && !a.contains("'@mark@'"));
+        assert!(a.starts_with("-- The nodes of the fleet: n n\n"));
     }
 }

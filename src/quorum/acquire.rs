@@ -5,12 +5,13 @@ use std::{sync::Arc, time::Duration};
 use super::{
     Quorum,
     claim::Claim,
+    confirm::confirm,
     tally::{Tally, Vote},
 };
 use crate::{
     clock::Moment,
     error::{AcquireError, FailedAttempt, NodeOutcome},
-    node::{Answer, NodeFailure},
+    node::{Answer, Fence, NodeFailure},
     options::{Terms, millis},
     resource::Key,
     validity::{valid_until, validity},
@@ -23,6 +24,8 @@ pub(crate) struct Granted {
     /// From when its validity is counted.
     pub(crate) started: Moment,
     pub(crate) valid_until: Moment,
+    /// The nodes' counters did not agree: a second round was needed for the token.
+    pub(crate) was_raised: bool,
 }
 
 /// In which order the nodes are asked.
@@ -42,12 +45,13 @@ pub(crate) enum Order {
 pub(crate) async fn attempt(
     quorum: &Arc<Quorum>,
     key: Key,
+    fence: Option<Fence>,
     terms: Terms,
     order: Order,
 ) -> Result<Granted, AcquireError> {
     // Read before anything is sent: latency may shorten validity, never lengthen it.
     let started = quorum.clock.now();
-    let (mut claim, ttl_ms) = (Claim::new(quorum, key, terms), millis(terms.ttl));
+    let (mut claim, ttl_ms) = (Claim::new(quorum, key, fence, terms), millis(terms.ttl));
     let nodes = 0..quorum.lanes.len();
     match order {
         Order::All => claim.ask(nodes, ttl_ms),
@@ -62,11 +66,22 @@ pub(crate) async fn attempt(
         }
     }
     let vote = claim.acquiring.decided(terms.node_timeout, Tally::vote).await;
-    let vote = vote.unwrap_or(Vote::NoQuorum);
+    let mut vote = vote.unwrap_or(Vote::NoQuorum);
+    let mut was_raised = false;
+    if vote == Vote::Granted && claim.fence.is_some() {
+        match confirm(&mut claim, terms.node_timeout).await {
+            Some((token, raised)) => {
+                claim.set_token(token);
+                was_raised = raised;
+            }
+            None => vote = Vote::NoQuorum,
+        }
+    }
     let elapsed = quorum.clock.now().since(started);
     match judge(vote, terms, elapsed) {
         Ok(()) => Ok(Granted {
             claim,
+            was_raised,
             started,
             valid_until: valid_until(started, terms.ttl, terms.drift),
         }),
@@ -104,7 +119,9 @@ fn error(refusal: Refusal, claim: &mut Claim, terms: Terms, elapsed: Duration) -
         attempts: 1,
         waited: elapsed,
     };
-    claim.failed = refusal != Refusal::ValidityUsedUp;
+    // One that a majority granted, but whose token was not confirmed, was in others' way.
+    claim.failed = refusal != Refusal::ValidityUsedUp
+        && Tally::of(claim.acquiring.outcomes()).vote() != Some(Vote::Granted);
     match refusal {
         Refusal::Contended => AcquireError::Contended(attempt),
         Refusal::NoQuorum => AcquireError::NoQuorum(attempt),

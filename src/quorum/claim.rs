@@ -10,8 +10,9 @@ use super::{Quorum, round::Round};
 use crate::{
     clock::Moment,
     error::{NodeOutcome, NodeReports},
+    fencing_token::FencingToken,
     lane::{Release, ReplyTo},
-    node::{Answer, NodeFailure, Operation},
+    node::{Answer, Fence, NodeFailure, Operation},
     options::Terms,
     owner_id::OwnerId,
     resource::Key,
@@ -21,6 +22,10 @@ use crate::{
 pub(crate) struct Claim {
     quorum: Arc<Quorum>,
     key: Key,
+    /// Where its counter is, if it is to have a fencing token.
+    pub(super) fence: Option<Fence>,
+    /// Once it has one.
+    token: Option<FencingToken>,
     owner: OwnerId,
     node_timeout: Duration,
     /// The round that acquires. It says on which nodes there may be a key of this owner.
@@ -34,12 +39,14 @@ pub(crate) struct Claim {
 
 impl Claim {
     /// A claim on `key` with an owner id of its own, of which no node knows yet.
-    pub(super) fn new(quorum: &Arc<Quorum>, key: Key, terms: Terms) -> Self {
+    pub(super) fn new(quorum: &Arc<Quorum>, key: Key, fence: Option<Fence>, terms: Terms) -> Self {
         let owner = OwnerId::from_entropy(&quorum.entropy, quorum.seat);
         let not_asked = vec![NodeOutcome::Failed(NodeFailure::NotAsked); quorum.lanes.len()];
         Self {
             quorum: Arc::clone(quorum),
             key,
+            fence,
+            token: None,
             owner,
             node_timeout: terms.node_timeout,
             acquiring: Round::start(not_asked, |_| ()),
@@ -54,8 +61,12 @@ impl Claim {
         for place in places {
             if let Some(lane) = self.quorum.lanes.get(place) {
                 let (key, owner) = (self.key.clone(), self.owner);
+                let operation = match self.fence.clone() {
+                    Some(fence) => Operation::AcquireFenced { key, fence, owner, ttl_ms },
+                    None => Operation::Acquire { key, owner, ttl_ms },
+                };
                 let reply_to = self.acquiring.expect_from(place);
-                lane.vote(Operation::Acquire { key, owner, ttl_ms }, self.node_timeout, reply_to);
+                lane.vote(operation, self.node_timeout, reply_to);
             }
         }
     }
@@ -76,6 +87,22 @@ impl Claim {
     /// What each node said to the acquire, by now.
     pub(crate) fn reports(&mut self) -> NodeReports {
         self.quorum.reports(self.acquiring.outcomes())
+    }
+
+    pub(crate) fn token(&self) -> Option<FencingToken> {
+        self.token
+    }
+
+    pub(super) fn set_token(&mut self, token: FencingToken) {
+        self.token = Some(token);
+    }
+
+    /// Asks one node to raise its counter to the token.
+    pub(super) fn raise(&self, token: FencingToken, reply_to: ReplyTo) {
+        if let (Some(lane), Some(fence)) = (self.quorum.lanes.get(reply_to.place), &self.fence) {
+            let (key, fence, owner) = (self.key.clone(), fence.clone(), self.owner);
+            lane.vote(Operation::Raise { key, fence, owner, token }, self.node_timeout, reply_to);
+        }
     }
 
     /// Asks every node that may have our key to let it live on.
@@ -99,7 +126,13 @@ impl Claim {
                 self.refilled.push(reply_to.place);
             }
             let (key, owner) = (self.key.clone(), self.owner);
-            lane.vote(Operation::Acquire { key, owner, ttl_ms }, node_timeout, reply_to);
+            let operation = match (self.fence.clone(), self.token) {
+                (Some(fence), Some(token)) => {
+                    Operation::RefillFenced { key, fence, owner, ttl_ms, token }
+                }
+                _ => Operation::Acquire { key, owner, ttl_ms },
+            };
+            lane.vote(operation, node_timeout, reply_to);
         }
     }
 
@@ -153,7 +186,7 @@ impl Drop for Claim {
 /// to release, the silent and the failing nodes above all.
 fn may_hold(outcome: &NodeOutcome) -> bool {
     match outcome {
-        NodeOutcome::Pending | NodeOutcome::Answered(Answer::Done) => true,
+        NodeOutcome::Pending | NodeOutcome::Answered(Answer::Done | Answer::Counted(_)) => true,
         NodeOutcome::Answered(Answer::Missing | Answer::Taken { .. }) => false,
         NodeOutcome::Failed(failure) => failure.may_have_run(),
     }

@@ -6,6 +6,7 @@
 pub(crate) mod tally;
 pub(crate) mod round;
 pub(crate) mod claim;
+mod confirm;
 pub(crate) mod acquire;
 
 use crate::{

@@ -40,6 +40,13 @@ impl Round {
         ReplyTo { round: 0, place, to: self.to.clone() }
     }
 
+    /// Waits for the next answer. Cancel safe.
+    pub(super) async fn next(&mut self) {
+        if let Some(reply) = self.answers.recv().await {
+            self.note(reply);
+        }
+    }
+
     /// What one node says, or that it did not within `limit`. Cancel safe.
     pub(super) async fn outcome_of(&mut self, place: usize, limit: Duration) -> NodeOutcome {
         let pending = |round: &Self| round.outcomes.get(place) == Some(&NodeOutcome::Pending);

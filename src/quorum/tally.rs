@@ -48,7 +48,7 @@ impl Tally {
         let mut tally = Self { nodes: outcomes.len(), ..Self::default() };
         for outcome in outcomes {
             let count = match outcome {
-                NodeOutcome::Answered(Answer::Done) => &mut tally.yes,
+                NodeOutcome::Answered(Answer::Done | Answer::Counted(_)) => &mut tally.yes,
                 NodeOutcome::Answered(Answer::Missing | Answer::Taken { .. }) => &mut tally.no,
                 NodeOutcome::Failed(_) => &mut tally.unknown,
                 NodeOutcome::Pending => &mut tally.pending,

@@ -6,7 +6,10 @@ use std::{
 };
 
 use crate::{
-    node::{Answer, MarkState, Marker, NodeFailure, Operation, Outcome, SendAs, script::Script},
+    node::{
+        Answer, Ballot, FleetKeys, MarkState, Marker, NodeFailure, Operation, Outcome, SendAs,
+        script::Script,
+    },
     resource::Key,
 };
 
@@ -233,7 +236,7 @@ impl Master {
         let Some(script) = script(operation) else { return Ok(Answer::Done) };
         self.expire(now);
         // Each is known by itself.
-        if script == Script::Acquire {
+        if operation.is_grant() {
             self.check_ballot(send_as, now)?;
         } else if !self.scripts.contains(&script) {
             match send_as {
@@ -250,6 +253,9 @@ impl Master {
                 self.set(key.as_str(), Some(&owner.to_string()), Some(*ttl_ms), now);
                 Ok(Answer::Done)
             }
+            Operation::AcquireFenced { .. }
+            | Operation::Raise { .. }
+            | Operation::RefillFenced { .. } => self.count(operation, send_as, now),
             Operation::Extend { key, owner, ttl_ms } => {
                 let answer = self.whose(key.as_str(), &owner.to_string(), now)?;
                 if answer == Answer::Done {
@@ -273,10 +279,10 @@ impl Master {
         let SendAs::Ballot(ballot) = send_as else {
             return not_admitted("an acquire goes by its admission only");
         };
-        if !self.ballots.contains(&ballot.mark) {
+        if !self.ballots.contains(&ballot.id()) {
             return Err(NodeFailure::NoScript);
         }
-        let marker = self.text(&ballot.marker, now);
+        let marker = self.text(&ballot.keys.marker, now);
         if marker.is_some_and(|marker| marker.starts_with(&ballot.mark)) {
             Ok(())
         } else {
@@ -293,24 +299,30 @@ impl Master {
         self.persistence == Persistence::Always
     }
 
-    /// Loads the script of a marker that admits, and writes the marker if nothing has changed.
+    /// Loads the scripts of a marker that admits, and writes the marker if nothing has changed.
     pub(super) fn mark(
         &mut self,
-        at: &Key,
+        keys: &FleetKeys,
         seen: Option<&str>,
         marker: &Marker,
-        run_id: &str,
+        floor: Option<u64>,
+        is_same_process: bool,
         now: Duration,
     ) -> bool {
         self.expire(now);
-        let mut marker = marker.clone();
-        if let MarkState::Admitted { acquire } = &mut marker.state {
-            self.ballots.insert(marker.id.clone());
-            *acquire = format!("acquire-{}", marker.id);
+        if marker.state == MarkState::Admitted {
+            let ballot = Ballot::new(keys.clone(), &marker.id, &marker.members);
+            self.ballots.insert(ballot.id());
         }
-        let is_as_seen = marker.run_id == run_id && self.text(at, now).as_deref() == seen;
+        let is_as_seen = is_same_process && self.text(&keys.marker, now).as_deref() == seen;
         if is_as_seen {
-            self.set(at.as_str(), Some(&marker.to_string()), None, now);
+            for at in [&keys.max, &keys.floor] {
+                let before = self.number(at, now).unwrap_or(None).unwrap_or(0);
+                if let Some(floor) = floor.filter(|floor| *floor > before) {
+                    self.set(at.as_str(), Some(&floor.to_string()), None, now);
+                }
+            }
+            self.set(keys.marker.as_str(), Some(&marker.to_string()), None, now);
         }
         is_as_seen
     }
@@ -327,7 +339,7 @@ impl Master {
         }
     }
 
-    fn taken(&self, key: &str, now: Duration) -> Answer {
+    pub(super) fn taken(&self, key: &str, now: Duration) -> Answer {
         let remaining = u64::try_from(self.pttl(key, now)).ok().map(Duration::from_millis);
         Answer::Taken { remaining }
     }
@@ -346,6 +358,9 @@ impl Master {
 fn script(operation: &Operation) -> Option<Script> {
     match operation {
         Operation::Acquire { .. } => Some(Script::Acquire),
+        Operation::AcquireFenced { .. } => Some(Script::AcquireFenced),
+        Operation::Raise { .. } => Some(Script::Raise),
+        Operation::RefillFenced { .. } => Some(Script::RefillFenced),
         Operation::Extend { .. } => Some(Script::Extend),
         Operation::Release { .. } => Some(Script::Release),
         Operation::Ping { .. } => None,

@@ -41,6 +41,7 @@
 
 mod faults;
 mod master;
+mod counting;
 mod node;
 mod wire;
 mod world;

@@ -13,8 +13,8 @@ use super::{
 };
 use crate::{
     node::{
-        Facts, Heard, Link, LinkId, Listener, Marker, Node, NodeFailure, NodeName, Operation,
-        Outcome, SendAs, sealed::Sealed,
+        Facts, FleetKeys, Heard, Link, LinkId, Listener, Marker, Node, NodeFailure, NodeName,
+        Operation, Outcome, SendAs, sealed::Sealed,
     },
     owner_id::Seat,
     resource::Key,
@@ -104,24 +104,25 @@ impl Link for SimLink {
 
     fn look(
         &self,
-        marker: &Key,
+        keys: &FleetKeys,
         _durability: bool,
         limit: Duration,
     ) -> impl Future<Output = Result<Facts, NodeFailure>> + Send + 'static {
         let (world, connection) = (self.open.world.clone(), self.open.id);
-        let look = Request::Look { marker: marker.clone() };
+        let look = Request::Look { keys: keys.clone() };
         async move { answer_to(world.ask(connection, look, Asked::Look), limit).await }
     }
 
     fn mark(
         &self,
-        at: &Key,
+        keys: &FleetKeys,
         seen: Option<String>,
         marker: Marker,
+        floor: Option<u64>,
         limit: Duration,
     ) -> impl Future<Output = Result<bool, NodeFailure>> + Send + 'static {
         let (world, connection) = (self.open.world.clone(), self.open.id);
-        let mark = Request::Mark { at: at.clone(), seen, marker };
+        let mark = Request::Mark { keys: keys.clone(), seen, marker, floor };
         async move { answer_to(world.ask(connection, mark, Asked::Mark), limit).await }
     }
 

@@ -7,7 +7,7 @@ use super::{
     world::{Server, State, connection_mut},
 };
 use crate::{
-    node::{self, Answer, Facts, Heard, LinkId, Operation},
+    node::{self, Answer, Facts, FleetKeys, Heard, LinkId, Operation},
     owner_id::{OwnerId, Seat},
     resource::Key,
 };
@@ -18,7 +18,7 @@ impl Server {
     }
 
     /// What a look finds.
-    fn facts(&self, marker: &Key, now: Duration) -> Facts {
+    fn facts(&self, keys: &FleetKeys, now: Duration) -> Facts {
         Facts {
             run_id: self.run_id(),
             server: node::Server::Redis(7, 0),
@@ -28,7 +28,8 @@ impl Server {
             eviction: Some("noeviction".to_owned()),
             is_durable: self.master.is_durable(),
             replicas: 0,
-            marker: self.master.text(marker, now),
+            marker: self.master.text(&keys.marker, now),
+            max: self.master.number(&keys.max, now).unwrap_or(None).or(Some(0)),
         }
     }
 }
@@ -84,13 +85,15 @@ impl State {
                     self.note(|_| format!("doubled request executed: {outcome:?}"));
                 }
             }
-            Request::Look { marker } => {
-                let facts = server.facts(&marker, now);
+            Request::Look { keys } => {
+                let facts = server.facts(&keys, now);
                 self.reply(id, number, Reply::Looked(Box::new(facts)));
             }
-            Request::Mark { at, seen, marker } => {
+            Request::Mark { keys, seen, marker, floor } => {
                 let run_id = server.run_id();
-                let written = server.master.mark(&at, seen.as_deref(), &marker, &run_id, now);
+                let is_same = marker.run_id == run_id;
+                let written =
+                    server.master.mark(&keys, seen.as_deref(), &marker, floor, is_same, now);
                 self.reply(id, number, Reply::Marked(written));
             }
             Request::Watch { key, seat, watch } => {

@@ -8,7 +8,7 @@ use tokio::{
 };
 
 use crate::{
-    node::{Facts, Heard, LinkId, Marker, NodeFailure, Operation, Outcome, SendAs},
+    node::{Facts, FleetKeys, Heard, LinkId, Marker, NodeFailure, Operation, Outcome, SendAs},
     owner_id::Seat,
     resource::Key,
 };
@@ -18,8 +18,8 @@ use crate::{
 pub(super) enum Request {
     Hello { stale: Vec<LinkId> },
     Call { operation: Operation, send_as: SendAs },
-    Look { marker: Key },
-    Mark { at: Key, seen: Option<String>, marker: Marker },
+    Look { keys: FleetKeys },
+    Mark { keys: FleetKeys, seen: Option<String>, marker: Marker, floor: Option<u64> },
     Watch { key: Key, seat: Seat, watch: bool },
     Close,
 }

@@ -309,7 +309,9 @@ fn free_after(nodes: &NodeReports) -> Duration {
         NodeOutcome::Answered(Answer::Taken { remaining }) => {
             Some(remaining.unwrap_or(Duration::MAX))
         }
-        NodeOutcome::Answered(Answer::Done | Answer::Missing) => Some(Duration::ZERO),
+        NodeOutcome::Answered(Answer::Done | Answer::Counted(_) | Answer::Missing) => {
+            Some(Duration::ZERO)
+        }
         NodeOutcome::Failed(NodeFailure::NotAsked) => None,
         NodeOutcome::Pending | NodeOutcome::Failed(_) => Some(Duration::MAX),
     };

@@ -127,7 +127,10 @@ async fn thousands_of_locks_share_one_connection_per_node() {
 async fn a_connection_lost_at_any_point_of_its_setup_is_soon_made_again() {
     let server = Server::start();
     let proxy = Proxy::start(server.port());
-    let connects = join_all((0..48).map(|_| Redlock::single_node(proxy.url()))).await;
+    let connects = join_all(
+        (0..48).map(|_| Redlock::builder().single_node(proxy.url()).new_fleet().connect()),
+    )
+    .await;
     let redlocks: Vec<Redlock> = connects.into_iter().map(Result::unwrap).collect();
     for phase in 0..10 {
         let connections = proxy.connections();

@@ -28,7 +28,7 @@ const AFTER_RECONNECT: Duration = Duration::from_secs(3);
 const BEYOND_PATIENCE: Duration = Duration::from_secs(5);
 
 fn through(proxies: &[Proxy]) -> RedlockBuilder {
-    Redlock::builder().new_fleet().nodes(proxies.iter().map(Proxy::url))
+    Redlock::builder().new_fleet().trust_durability().nodes(proxies.iter().map(Proxy::url))
 }
 
 /// Fails to acquire because the nodes at these places do not answer.

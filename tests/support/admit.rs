@@ -7,12 +7,15 @@ use std::{
 };
 
 use quorumlock::{
-    Key, OwnerId,
-    node::{Link, MarkState, Marker, NodeFailure, NodeName, Operation, Outcome, SendAs},
+    OwnerId,
+    node::{
+        Ballot, FleetKeys, Link, MarkState, Marker, NodeFailure, NodeName, Operation, Outcome,
+        SendAs,
+    },
 };
 
 const LIMIT: Duration = Duration::from_secs(5);
-const MARKER: &str = "test:marker";
+const PREFIX: &str = "test:";
 
 /// A link, and what its acquires are sent with.
 #[derive(Debug)]
@@ -40,31 +43,32 @@ impl<L: Link> Admitted<L> {
         send_as: SendAs,
         timeout: Duration,
     ) -> impl Future<Output = Outcome> + Send + 'static {
-        let is_grant = matches!(operation, Operation::Acquire { .. }) && send_as == SendAs::Digest;
+        let is_grant = operation.is_grant() && send_as == SendAs::Digest;
         let send_as = if is_grant { self.ballot.clone() } else { send_as };
         self.link.call(operation, send_as, timeout)
     }
 }
 
 async fn ballot(link: &impl Link, mut anew: bool) -> Result<SendAs, NodeFailure> {
-    let at = Key::new(MARKER);
+    let keys = FleetKeys::with_prefix(PREFIX);
     loop {
-        let facts = link.look(&at, false, LIMIT).await?;
+        let facts = link.look(&keys, false, LIMIT).await?;
         let marker = facts.marker.as_deref().and_then(Marker::parse);
         let is_of_process = marker.as_ref().is_some_and(|marker| marker.run_id == facts.run_id);
         if is_of_process && !anew {
-            let ballot = marker.and_then(|marker| marker.ballot(&at)).expect("an admitted node");
+            let marker = marker.expect("of this process");
+            let ballot = Ballot::new(keys, &marker.id, &marker.members);
             return Ok(SendAs::Ballot(Arc::new(ballot)));
         }
         let marker = Marker {
             id: OwnerId::random().to_string(),
-            state: MarkState::Admitted { acquire: String::new() },
+            state: MarkState::Admitted,
             run_id: facts.run_id,
             node: NodeName::new("n"),
             members: "n".to_owned(),
             max_ttl_ms: 60_000,
         };
-        anew = !link.mark(&at, facts.marker, marker, LIMIT).await?;
+        anew = !link.mark(&keys, facts.marker, marker, None, LIMIT).await?;
     }
 }
 

@@ -8,10 +8,10 @@ use std::{future::poll_fn, pin::pin, task::Poll, time::Duration};
 use super::admit::Admitted;
 use futures::future::maybe_done;
 use quorumlock::{
-    Key, OwnerId, Seat,
+    FencingToken, Key, OwnerId, Seat,
     node::{
-        Answer, Heard, Link, LinkId, Listener, MarkState, Marker, Node, NodeFailure, NodeName,
-        Operation, Outcome, SendAs, Server,
+        Answer, Fence, FleetKeys, Heard, Link, LinkId, Listener, MarkState, Marker, Node,
+        NodeFailure, NodeName, Operation, Outcome, SendAs, Server,
     },
 };
 
@@ -87,6 +87,15 @@ macro_rules! conformance_tests {
             a_marker_is_written_only_instead_of_the_one_that_was_seen
             a_marker_is_written_only_for_the_process_that_was_seen
             a_look_tells_what_kind_of_server_it_is
+            each_fenced_grant_has_a_larger_number
+            a_counter_that_went_goes_on_above_the_largest_number
+            a_resource_s_own_counter_is_below_the_largest_of_all
+            a_counter_is_raised_for_the_owner_only_and_never_lowered
+            a_refill_brings_the_token_along_and_overwrites_nothing
+            numbers_are_exact_up_to_the_limit_and_end_there
+            a_counter_that_is_no_number_grants_nothing
+            a_floor_comes_with_the_marker_and_is_learnt_by_others
+            no_fenced_vote_is_given_but_by_an_admission
             a_ping_is_answered
             operations_run_in_the_order_in_which_they_were_first_polled
             an_operation_that_timed_out_may_still_run
@@ -385,6 +394,167 @@ pub async fn what_is_still_ours_lives_on_without_an_admission(world: &impl World
     assert_eq!(ask(&link, release(owner)).await, Ok(Answer::Done));
 }
 
+const FENCE: &str = "fence:a";
+const MAX: &str = "test:max";
+const FLOOR: &str = "test:floor";
+
+fn fence() -> Fence {
+    Fence { key: Key::new(FENCE), idle_ms: ms(LONGER) }
+}
+
+fn acquire_fenced(owner: OwnerId) -> Operation {
+    Operation::AcquireFenced { key: Key::new(KEY), fence: fence(), owner, ttl_ms: ms(LONG) }
+}
+
+fn raise(owner: OwnerId, token: u64) -> Operation {
+    let (key, token) = (Key::new(KEY), FencingToken::new(token));
+    Operation::Raise { key, fence: fence(), owner, token }
+}
+
+fn refill(owner: OwnerId, token: u64) -> Operation {
+    let (key, token) = (Key::new(KEY), FencingToken::new(token));
+    Operation::RefillFenced { key, fence: fence(), owner, ttl_ms: ms(LONG), token }
+}
+
+fn counted(number: u64) -> Outcome {
+    Ok(Answer::Counted(FencingToken::new(number)))
+}
+
+/// The counter of the resource, the largest of the node, and its floor.
+fn numbers(world: &impl World) -> [Option<String>; 3] {
+    [FENCE, MAX, FLOOR].map(|key| world.get(key))
+}
+
+#[track_caller]
+fn assert_numbers(world: &impl World, expected: [Option<u64>; 3]) {
+    assert_eq!(numbers(world), expected.map(|number| number.map(|n| n.to_string())));
+}
+
+pub async fn each_fenced_grant_has_a_larger_number(world: &impl World) {
+    let link = connect(world).await;
+    for number in 1..=3 {
+        let owner = OwnerId::random();
+        assert_eq!(ask(&link, acquire_fenced(owner)).await, counted(number));
+        assert_eq!(world.get(KEY), Some(owner.to_string()));
+        assert_lives_for(world, LONG);
+        assert_numbers(world, [Some(number), Some(number), None]);
+        let idle = world.pttl(FENCE);
+        assert!(idle > ms_i64(LONG) && idle <= ms_i64(LONGER), "{idle}");
+        assert_eq!(world.pttl(MAX), -1, "the largest number does not expire");
+        assert_taken_for_at_most(&ask(&link, acquire_fenced(OwnerId::random())).await, LONG);
+        assert_numbers(world, [Some(number), Some(number), None]);
+        assert_eq!(ask(&link, release(owner)).await, Ok(Answer::Done));
+    }
+}
+
+pub async fn a_counter_that_went_goes_on_above_the_largest_number(world: &impl World) {
+    let (link, owner) = (connect(world).await, OwnerId::random());
+    world.set(MAX, "40", None);
+    assert_eq!(ask(&link, acquire_fenced(owner)).await, counted(41));
+    world.delete(KEY);
+    world.delete(FENCE);
+    world.set(FLOOR, "70", None);
+    assert_eq!(ask(&link, acquire_fenced(owner)).await, counted(71));
+    assert_numbers(world, [Some(71), Some(71), Some(70)]);
+}
+
+pub async fn a_resource_s_own_counter_is_below_the_largest_of_all(world: &impl World) {
+    let (link, owner) = (connect(world).await, OwnerId::random());
+    world.set(MAX, "40", None);
+    world.set(FENCE, "7", None);
+    assert_eq!(ask(&link, acquire_fenced(owner)).await, counted(8));
+    assert_numbers(world, [Some(8), Some(40), None]);
+}
+
+pub async fn a_counter_is_raised_for_the_owner_only_and_never_lowered(world: &impl World) {
+    let (link, owner) = (connect(world).await, OwnerId::random());
+    assert_eq!(ask(&link, raise(owner, 5)).await, Ok(Answer::Missing), "nobody has the lock");
+    assert_eq!(ask(&link, acquire_fenced(owner)).await, counted(1));
+    assert_eq!(ask(&link, raise(OwnerId::random(), 5)).await, Ok(Answer::Missing));
+    assert_numbers(world, [Some(1), Some(1), None]);
+    assert_eq!(ask(&link, raise(owner, 5)).await, Ok(Answer::Done));
+    assert_numbers(world, [Some(5), Some(5), None]);
+    assert_eq!(ask(&link, raise(owner, 5)).await, Ok(Answer::Done), "it stands there");
+    assert_eq!(ask(&link, raise(owner, 4)).await, Ok(Answer::Missing));
+    assert_numbers(world, [Some(5), Some(5), None]);
+    world.delete(FENCE);
+    assert_eq!(ask(&link, raise(owner, 4)).await, Ok(Answer::Missing), "as good as the largest");
+    assert_numbers(world, [None, Some(5), None]);
+}
+
+pub async fn a_refill_brings_the_token_along_and_overwrites_nothing(world: &impl World) {
+    let (link, owner) = (connect(world).await, OwnerId::random());
+    assert_eq!(ask(&link, refill(owner, 9)).await, Ok(Answer::Done));
+    assert_eq!(world.get(KEY), Some(owner.to_string()));
+    assert_numbers(world, [Some(9), Some(9), None]);
+    assert_taken_for_at_most(&ask(&link, refill(OwnerId::random(), 12)).await, LONG);
+    assert_numbers(world, [Some(9), Some(9), None]);
+    world.delete(KEY);
+    assert_eq!(ask(&link, refill(owner, 3)).await, Ok(Answer::Done));
+    assert_numbers(world, [Some(9), Some(9), None]);
+}
+
+pub async fn numbers_are_exact_up_to_the_limit_and_end_there(world: &impl World) {
+    let (link, owner) = (connect(world).await, OwnerId::random());
+    let limit = FencingToken::MAX.get();
+    world.set(MAX, &(limit - 1).to_string(), None);
+    assert_eq!(ask(&link, acquire_fenced(owner)).await, counted(limit));
+    assert_eq!(ask(&link, raise(owner, limit)).await, Ok(Answer::Done));
+    assert_numbers(world, [Some(limit), Some(limit), None]);
+    assert_eq!(ask(&link, release(owner)).await, Ok(Answer::Done));
+    let refused = ask(&link, acquire_fenced(owner)).await;
+    assert!(matches!(refused, Err(NodeFailure::Rejected { .. })), "{refused:?}");
+    assert_eq!(world.get(KEY), None);
+    assert_numbers(world, [Some(limit), Some(limit), None]);
+}
+
+pub async fn a_counter_that_is_no_number_grants_nothing(world: &impl World) {
+    let (link, owner) = (connect(world).await, OwnerId::random());
+    for at in [FENCE, MAX, FLOOR] {
+        for garbage in ["x", "-1", "1e3", "1.5", "9007199254740992"] {
+            world.set(at, garbage, None);
+            let refused = ask(&link, acquire_fenced(owner)).await;
+            assert!(matches!(refused, Err(NodeFailure::Rejected { .. })), "{garbage}: {refused:?}");
+            assert_eq!(world.get(KEY), None);
+        }
+        world.delete(at);
+        world.set_list(at);
+        let refused = ask(&link, acquire_fenced(owner)).await;
+        assert!(matches!(refused, Err(NodeFailure::Rejected { .. })), "{refused:?}");
+        assert_eq!(ask(&link, release(owner)).await, Ok(Answer::Missing), "a release still works");
+        world.delete(at);
+    }
+    assert_eq!(ask(&link, acquire_fenced(owner)).await, counted(1));
+}
+
+pub async fn a_floor_comes_with_the_marker_and_is_learnt_by_others(world: &impl World) {
+    let link = world.node().connect(&[]).await.expect("a connection");
+    let at = FleetKeys::with_prefix("test:");
+    let facts = link.look(&at, false, SOON).await.expect("an answer");
+    assert_eq!(facts.max, Some(0));
+    let admitted = marker(&facts.run_id, MarkState::Admitted);
+    assert_eq!(link.mark(&at, None, admitted.clone(), Some(30), SOON).await, Ok(true));
+    assert_numbers(world, [None, Some(30), Some(30)]);
+    // Neither falls.
+    let again = marker(&facts.run_id, MarkState::Admitted);
+    let seen = Some(admitted.to_string());
+    assert_eq!(link.mark(&at, seen, again, Some(20), SOON).await, Ok(true));
+    assert_numbers(world, [None, Some(30), Some(30)]);
+    assert_eq!(link.look(&at, false, SOON).await.expect("an answer").max, Some(30));
+    let link = Admitted::admit(link).await;
+    assert_eq!(ask(&link, acquire_fenced(OwnerId::random())).await, counted(31));
+}
+
+pub async fn no_fenced_vote_is_given_but_by_an_admission(world: &impl World) {
+    let (link, owner) = (connect(world).await, OwnerId::random());
+    assert_eq!(ask(&link, acquire_fenced(owner)).await, counted(1));
+    world.delete(MARKER);
+    for vote in [acquire_fenced(owner), raise(owner, 3), refill(owner, 3)] {
+        assert_not_admitted(&ask(&link, vote).await);
+    }
+    assert_numbers(world, [Some(1), Some(1), None]);
+}
+
 /// A marker to write on the process with this id.
 fn marker(run_id: &str, state: MarkState) -> Marker {
     Marker {
@@ -399,17 +569,17 @@ fn marker(run_id: &str, state: MarkState) -> Marker {
 
 pub async fn a_marker_is_written_only_instead_of_the_one_that_was_seen(world: &impl World) {
     let link = world.node().connect(&[]).await.expect("a connection");
-    let at = Key::new(MARKER);
+    let at = FleetKeys::with_prefix("test:");
     let facts = link.look(&at, false, SOON).await.expect("an answer");
     assert_eq!(facts.marker, None);
     let first = marker(&facts.run_id, MarkState::Waiting);
     let seen = Some("another".to_owned());
-    assert_eq!(link.mark(&at, seen, first.clone(), SOON).await, Ok(false));
-    assert_eq!(link.mark(&at, None, first.clone(), SOON).await, Ok(true));
+    assert_eq!(link.mark(&at, seen, first.clone(), None, SOON).await, Ok(false));
+    assert_eq!(link.mark(&at, None, first.clone(), None, SOON).await, Ok(true));
     assert_eq!(world.get(MARKER), Some(first.to_string()));
     let second = marker(&facts.run_id, MarkState::Waiting);
-    assert_eq!(link.mark(&at, None, second.clone(), SOON).await, Ok(false));
-    assert_eq!(link.mark(&at, Some(first.to_string()), second.clone(), SOON).await, Ok(true));
+    assert_eq!(link.mark(&at, None, second.clone(), None, SOON).await, Ok(false));
+    assert_eq!(link.mark(&at, Some(first.to_string()), second.clone(), None, SOON).await, Ok(true));
     let facts = link.look(&at, false, SOON).await.expect("an answer");
     assert_eq!(facts.marker, Some(second.to_string()));
     assert_eq!(world.pttl(MARKER), -1, "a marker does not expire");
@@ -417,16 +587,17 @@ pub async fn a_marker_is_written_only_instead_of_the_one_that_was_seen(world: &i
 
 pub async fn a_marker_is_written_only_for_the_process_that_was_seen(world: &impl World) {
     let link = world.node().connect(&[]).await.expect("a connection");
-    let at = Key::new(MARKER);
-    let other = marker("another", MarkState::Admitted { acquire: String::new() });
-    assert_eq!(link.mark(&at, None, other, SOON).await, Ok(false));
+    let at = FleetKeys::with_prefix("test:");
+    let other = marker("another", MarkState::Admitted);
+    assert_eq!(link.mark(&at, None, other, None, SOON).await, Ok(false));
     assert_eq!(world.get(MARKER), None);
 }
 
 pub async fn a_look_tells_what_kind_of_server_it_is(world: &impl World) {
     let link = world.node().connect(&[]).await.expect("a connection");
     for durability in [false, true] {
-        let facts = link.look(&Key::new(MARKER), durability, SOON).await.expect("an answer");
+        let facts =
+            link.look(&FleetKeys::with_prefix("test:"), durability, SOON).await.expect("an answer");
         assert_eq!(facts.run_id, link.id().run_id);
         assert!(
             matches!(facts.server, Server::Redis(7.., _) | Server::Valkey(7.., _)),

@@ -12,7 +12,7 @@ use crate::{
         candidacy::{Standing, Step},
         connection::Connection,
     },
-    node::{Node, NodeFailure, Operation, Outcome, SendAs},
+    node::{Node, NodeFailure, Outcome, SendAs},
     owner_id::OwnerId,
 };
 
@@ -25,7 +25,7 @@ impl<N: Node> Worker<N> {
             // Whoever asked has given up, maybe long ago: the process may have stood still.
             let after = vote.timeout;
             vote.answer(Err(NodeFailure::Timeout { after }));
-        } else if matches!(vote.operation, Operation::Acquire { .. }) {
+        } else if vote.operation.is_grant() {
             match self.candidacy.ballot() {
                 Some(ballot) => {
                     vote.sent_as = SendAs::Ballot(Arc::clone(ballot));
@@ -94,7 +94,7 @@ impl<N: Node> Worker<N> {
                 self.candidacy.looked(facts);
                 self.candidacy.proceed(link, PATIENCE);
             }
-            Step::News => self.candidacy.proceed(link, PATIENCE),
+            Step::News => self.candidacy.heard_news(link, PATIENCE),
             // If it was not written, somebody else was faster.
             Step::Due | Step::Marked(Ok(_)) => self.candidacy.look(link, PATIENCE),
         }

@@ -6,10 +6,7 @@ use fred::{clients::Client, types::Value};
 
 use super::{failed_call, send};
 use crate::{
-    node::{
-        Facts, MarkState, Marker, NodeFailure,
-        script::{Script, acquire_with},
-    },
+    node::{Facts, FleetKeys, MarkState, Marker, NodeFailure, script::Script},
     resource::Key,
 };
 
@@ -26,7 +23,18 @@ impl Commands {
         reply.map_err(|error| failed_call(&error, self.timeout))
     }
 
-    pub(super) async fn look(self, marker: Key, durability: bool) -> Result<Facts, NodeFailure> {
+    async fn get(&self, key: &Key) -> Result<Option<String>, NodeFailure> {
+        Ok(match self.ask("GET", &[key.as_str()]).await? {
+            Value::Null => None,
+            value => Some(value.into_string().unwrap_or_default()),
+        })
+    }
+
+    pub(super) async fn look(
+        self,
+        keys: FleetKeys,
+        durability: bool,
+    ) -> Result<Facts, NodeFailure> {
         let info = self.ask("INFO", &[]).await?;
         let facts = info.as_str().and_then(|info| Facts::of_info(&info));
         let mut facts = facts.ok_or_else(|| NodeFailure::Rejected {
@@ -35,10 +43,9 @@ impl Commands {
         if facts.is_loading {
             return Ok(facts);
         }
-        facts.marker = match self.ask("GET", &[marker.as_str()]).await? {
-            Value::Null => None,
-            value => Some(value.into_string().unwrap_or_default()),
-        };
+        facts.marker = self.get(&keys.marker).await?;
+        let max = self.get(&keys.max).await?;
+        facts.max = max.map_or(Some(0), |max| max.parse().ok());
         if durability {
             // Where that is forbidden, it is not relied on.
             let policy = self.ask("CONFIG", &["GET", "appendonly", "appendfsync"]).await;
@@ -49,16 +56,31 @@ impl Commands {
 
     pub(super) async fn mark(
         self,
-        at: Key,
+        keys: FleetKeys,
         seen: Option<String>,
-        mut marker: Marker,
+        marker: Marker,
+        floor: Option<u64>,
     ) -> Result<bool, NodeFailure> {
-        if let MarkState::Admitted { acquire } = &mut marker.state {
-            let digest = self.ask("SCRIPT", &["LOAD", &acquire_with(&marker.id)]).await?;
-            *acquire = digest.into_string().ok_or_else(out_of_step)?;
+        if marker.state == MarkState::Admitted {
+            for script in Script::VOTES {
+                let text = script.text_for(&marker.id, &marker.members);
+                self.ask("SCRIPT", &["LOAD", &text]).await?;
+            }
         }
         let (text, seen) = (marker.to_string(), seen.unwrap_or_default());
-        let args = [Script::Mark.text(), "1", at.as_str(), &marker.run_id, &seen, &text];
+        let floor = floor.map(|floor| floor.to_string()).unwrap_or_default();
+        let FleetKeys { marker: at, max, floor: floor_at } = &keys;
+        let args = [
+            Script::Mark.text(),
+            "3",
+            at.as_str(),
+            max.as_str(),
+            floor_at.as_str(),
+            &marker.run_id,
+            &seen,
+            &text,
+            &floor,
+        ];
         match self.ask("EVAL", &args).await? {
             Value::Array(reply) => match reply.as_slice() {
                 [Value::Integer(written), Value::Integer(_), run_id]

@@ -35,11 +35,11 @@ use tokio_util::task::AbortOnDropHandle;
 use self::look::Commands;
 
 use super::{
-    Answer, Facts, Link, LinkId, Marker, Node, NodeFailure, NodeName, Operation, Outcome, SendAs,
+    Answer, Ballot, Facts, FleetKeys, Link, LinkId, Marker, Node, NodeFailure, NodeName, Operation,
+    Outcome, SendAs,
     script::{self, Script},
     sealed::Sealed,
 };
-use crate::resource::Key;
 
 /// A Redis or Valkey server that stands alone. `Debug` does not show its credentials.
 pub struct RedisNode {
@@ -202,21 +202,22 @@ impl Link for RedisLink {
 
     fn look(
         &self,
-        marker: &Key,
+        keys: &FleetKeys,
         durability: bool,
         timeout: Duration,
     ) -> impl Future<Output = Result<Facts, NodeFailure>> + Send + 'static {
-        Commands { client: self.client.clone(), timeout }.look(marker.clone(), durability)
+        Commands { client: self.client.clone(), timeout }.look(keys.clone(), durability)
     }
 
     fn mark(
         &self,
-        at: &Key,
+        keys: &FleetKeys,
         seen: Option<String>,
         marker: Marker,
+        floor: Option<u64>,
         timeout: Duration,
     ) -> impl Future<Output = Result<bool, NodeFailure>> + Send + 'static {
-        Commands { client: self.client.clone(), timeout }.mark(at.clone(), seen, marker)
+        Commands { client: self.client.clone(), timeout }.mark(keys.clone(), seen, marker, floor)
     }
 
     async fn closed(&mut self) -> String {
@@ -234,20 +235,19 @@ impl Link for RedisLink {
 }
 
 impl RedisLink {
-    /// The command for an operation; `None` for an acquire without a ballot.
+    /// The command for an operation; `None` for a vote without a ballot.
     fn request(
         &self,
         operation: &Operation,
         send_as: SendAs,
     ) -> Option<(&'static str, Vec<Value>)> {
         let (script, digest, key, owner, number) = match operation {
-            Operation::Acquire { key, owner, ttl_ms } => {
+            Operation::Acquire { .. }
+            | Operation::AcquireFenced { .. }
+            | Operation::Raise { .. }
+            | Operation::RefillFenced { .. } => {
                 let SendAs::Ballot(ballot) = send_as else { return None };
-                let digest = Value::from(ballot.acquire.as_str());
-                let keys = [Value::Integer(2), key.as_str().into(), ballot.marker.as_str().into()];
-                let args = [owner.to_string().into(), ttl_ms.to_string().into()];
-                let args = std::iter::once(digest).chain(keys).chain(args);
-                return Some(("EVALSHA", args.collect()));
+                return vote(operation, &ballot);
             }
             Operation::Extend { key, owner, ttl_ms } => {
                 (Script::Extend, &self.digests.extend, key, owner, *ttl_ms)
@@ -264,6 +264,44 @@ impl RedisLink {
         let (owner, number) = (owner.to_string().into(), number.to_string().into());
         Some((command, vec![body, Value::Integer(1), key.as_str().into(), owner, number]))
     }
+}
+
+/// The command for a vote. It goes by the digests of its admission, and by nothing else.
+fn vote(operation: &Operation, ballot: &Ballot) -> Option<(&'static str, Vec<Value>)> {
+    let FleetKeys { marker, max, floor } = &ballot.keys;
+    let (script, keys, args) = match operation {
+        Operation::Acquire { key, owner, ttl_ms } => {
+            (Script::Acquire, vec![key, marker], vec![owner.to_string(), ttl_ms.to_string()])
+        }
+        Operation::AcquireFenced { key, fence, owner, ttl_ms } => (
+            Script::AcquireFenced,
+            vec![key, marker, &fence.key, max, floor],
+            vec![owner.to_string(), ttl_ms.to_string(), fence.idle_ms.to_string()],
+        ),
+        Operation::Raise { key, fence, owner, token } => (
+            Script::Raise,
+            vec![key, marker, &fence.key, max],
+            vec![owner.to_string(), token.to_string(), fence.idle_ms.to_string()],
+        ),
+        Operation::RefillFenced { key, fence, owner, ttl_ms, token } => (
+            Script::RefillFenced,
+            vec![key, marker, &fence.key, max],
+            vec![
+                owner.to_string(),
+                ttl_ms.to_string(),
+                fence.idle_ms.to_string(),
+                token.to_string(),
+            ],
+        ),
+        Operation::Extend { .. } | Operation::Release { .. } | Operation::Ping { .. } => {
+            return None;
+        }
+    };
+    let digest = Value::from(ballot.digest(script)?);
+    let count = Value::Integer(i64::try_from(keys.len()).ok()?);
+    let keys = keys.into_iter().map(|key| Value::from(key.as_str()));
+    let args = args.into_iter().map(Value::from);
+    Some(("EVALSHA", [digest, count].into_iter().chain(keys).chain(args).collect()))
 }
 
 /// Sends one command with the options that a vote needs. See the module's invariants.
@@ -296,7 +334,7 @@ fn decode(value: &Value, asked: &Operation) -> Outcome {
                 if *code == script::NOT_ADMITTED {
                     return Err(not_admitted());
                 }
-                script::answer(*code, *ms)
+                script::answer(*code, *ms, asked)
             }
             _ => None,
         },

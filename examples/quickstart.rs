@@ -65,7 +65,7 @@ async fn show(masters: &mut Masters) -> Result<(), Box<dyn Error>> {
 
 async fn connect(masters: &Masters) -> Result<Redlock, ConnectError> {
     match masters.simulated() {
-        None => Redlock::connect(masters.urls()).await,
+        None => Redlock::builder().nodes(masters.urls()).new_fleet().connect().await,
         Some(cluster) => Redlock::builder().new_fleet().sim(cluster).connect().await,
     }
 }

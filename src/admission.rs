@@ -15,6 +15,9 @@
 //!
 //! [text]: https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/
 
+#[cfg(test)]
+mod cases;
+
 use std::{fmt, time::Duration};
 
 use crate::{

@@ -17,6 +17,9 @@ use crate::{
 
 /// How often a node is looked at that has no vote.
 const LOOK_AGAIN: Duration = Duration::from_millis(250);
+/// How often a node is looked at that votes. Each vote shows by itself whether it may; this is for a fleet
+/// that nobody asks for a while, whose wait should begin when it forgets and not when it is asked.
+const LOOK_WHILE_VOTING: Duration = Duration::from_secs(5);
 
 /// Where a connected node stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,8 +52,12 @@ pub(super) struct Candidacy {
     board: Arc<Board>,
     place: usize,
     news: Arc<Notify>,
-    /// The node does not know the script of the marker that it has.
-    forgot_script: bool,
+    /// The id of a marker of which the node does not know the script.
+    forgot_script: Option<String>,
+    /// What the last look saw.
+    facts: Option<Facts>,
+    /// What the facts are once the marker is written that is on its way.
+    facts_with_marker: Option<Facts>,
     step: Option<BoxFuture<'static, Step>>,
     /// When the last look was asked for.
     asked_at: Moment,
@@ -68,7 +75,9 @@ impl Candidacy {
             board,
             place,
             news,
-            forgot_script: false,
+            forgot_script: None,
+            facts: None,
+            facts_with_marker: None,
             step: None,
             asked_at,
             again: None,
@@ -142,20 +151,45 @@ impl Candidacy {
     ) {
         if self.ballot.as_ref() == Some(voted_with) {
             self.ballot = None;
-            self.forgot_script = forgot_script;
+            self.forgot_script = forgot_script.then(|| voted_with.mark.clone());
             self.look(link, limit);
         }
     }
 
     pub(super) fn looked(&mut self, facts: Facts) {
-        let forgot_script = std::mem::take(&mut self.forgot_script);
+        // Another client may have had it admitted anew meanwhile.
+        let forgot_script = self.forgot_script.take().is_some_and(|mark| {
+            facts.marker.as_ref().is_some_and(|marker| marker.starts_with(&mark))
+        });
+        self.facts = Some(facts.clone());
         self.board.note(self.place, facts, self.asked_at, forgot_script);
+    }
+
+    /// The marker has been written, and nothing else has changed since the look.
+    pub(super) fn marked(&mut self) {
+        if let Some(facts) = self.facts_with_marker.take() {
+            self.looked(facts);
+        }
+    }
+
+    /// A look or a mark was not answered in time.
+    pub(super) fn unanswered(&mut self) {
+        self.again = Some(due_after(LOOK_AGAIN));
     }
 
     /// The node answered a look or a mark with an error: a right is missing, or it is busy.
     pub(super) fn rejected(&mut self, failure: &NodeFailure) {
         self.ballot = None;
-        self.standing = Standing::Refused { why: failure.to_string() };
+        let why = failure.to_string();
+        // A right that is missing, or a key that is not ours, waits for a person; what is busy or full may
+        // pass.
+        let is_for_good = matches!(failure, NodeFailure::Rejected { message }
+            if ["NOPERM", "WRONGTYPE", "ERR"].iter().any(|code| message.starts_with(code)));
+        self.standing = if is_for_good {
+            Standing::Refused { why }
+        } else {
+            Standing::Quarantined { until: None, why }
+        };
         self.again = Some(due_after(LOOK_AGAIN));
     }
 
@@ -178,6 +212,7 @@ impl Candidacy {
             Verdict::Vote(ballot) => {
                 self.ballot = Some(Arc::new(ballot));
                 self.standing = Standing::Voting;
+                self.again = Some(due_after(LOOK_WHILE_VOTING));
             }
             Verdict::Unknown => {
                 self.standing = Standing::Unknown;
@@ -210,6 +245,11 @@ impl Candidacy {
 
     fn mark<L: Link>(&mut self, link: &L, state: MarkState, floor: Option<u64>, limit: Duration) {
         let Some((seen, marker)) = self.board.new_marker(self.place, state) else { return };
+        self.facts_with_marker = self.facts.clone().map(|facts| Facts {
+            marker: Some(marker.to_string()),
+            max: facts.max.max(floor),
+            ..facts
+        });
         let written = link.mark(self.board.keys(), seen, marker, floor, limit);
         self.step = Some(Box::pin(async move { Step::Marked(written.await) }));
     }

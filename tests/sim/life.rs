@@ -1,9 +1,12 @@
 //! What one client does, and what it checks of every call.
 
-use std::time::Duration;
+use std::{
+    ops::{Deref, DerefMut},
+    time::Duration,
+};
 
 use quorumlock::{
-    LockGuard, LockOptions, Redlock,
+    AcquireError, FencedGuard, LockGuard, LockOptions, Redlock, ReleaseError,
     sim::{SimClient, SimCluster, history::Hold},
 };
 use tokio::{
@@ -13,7 +16,7 @@ use tokio::{
 
 use crate::{
     plan::{ClientPlan, End, Operation},
-    seen::{RestsOn, Seen},
+    seen::{Issued, RestsOn, Seen},
 };
 
 /// How much longer than promised a call may take: timers go by milliseconds, clocks at rates of their
@@ -35,6 +38,7 @@ pub(crate) struct Life {
     pub(crate) seen: Seen,
     pub(crate) masters: usize,
     pub(crate) max_ttl: Duration,
+    pub(crate) fence_idle: Duration,
 }
 
 impl Life {
@@ -44,6 +48,7 @@ impl Life {
             .sim_client(&self.client)
             .max_ttl(self.max_ttl)
             .ttl(self.max_ttl)
+            .fence_idle_ttl(self.fence_idle)
             .connect_timeout(Duration::from_millis(self.plan.connect_timeout_ms))
             .node_timeout(Duration::from_millis(self.plan.node_timeout_ms))
             .connect()
@@ -75,7 +80,7 @@ impl Life {
         over(stall).await;
     }
 
-    async fn acquire(&self, redlock: &Redlock, operation: &Operation) -> Option<LockGuard> {
+    async fn acquire(&self, redlock: &Redlock, operation: &Operation) -> Option<Held> {
         let resource = format!("r{}", operation.resource);
         let wait = Duration::from_millis(operation.wait_ms);
         let options =
@@ -83,9 +88,25 @@ impl Life {
         let options = if operation.renewed { options } else { options.without_renewal() };
         let max_hold = operation.max_hold_ms.map(Duration::from_millis);
         let options = max_hold.map_or(options, |max_hold| options.max_hold(max_hold));
-        let acquiring = redlock.acquire_with(&resource, options);
-        // Where somebody was in the way, one node is asked first and then the others.
-        let limit = wait + 2 * self.node_timeout() + IN_LINE;
+        let began = self.cluster.now();
+        let acquiring = async {
+            if !operation.fenced {
+                return redlock.acquire_with(&resource, options).await.map(Held::Plain);
+            }
+            let guard = redlock.acquire_fenced_with(&resource, options).await?;
+            let issued = Issued {
+                resource: resource.clone(),
+                token: guard.token(),
+                began,
+                returned: self.cluster.now(),
+            };
+            self.cluster.note(|| format!("c{} has token {}", self.number, guard.token()));
+            self.seen.log(|log| log.tokens.push(issued));
+            Ok::<_, AcquireError>(Held::Fenced(guard))
+        };
+        // Where somebody was in the way, one node is asked first and then the others; a token may have to
+        // be confirmed.
+        let limit = wait + 3 * self.node_timeout() + IN_LINE;
         let acquiring = self.within(limit, "an acquisition", acquiring);
         match operation.patience_ms {
             Some(ms) => timeout(Duration::from_millis(ms), acquiring).await.ok()?.ok(),
@@ -93,7 +114,7 @@ impl Life {
         }
     }
 
-    async fn hold_and_give_back(&self, mut guard: LockGuard, operation: &Operation) {
+    async fn hold_and_give_back(&self, mut guard: Held, operation: &Operation) {
         let hold = self.granted(&guard);
         self.hold(&guard, hold, operation.renewed, operation.hold_ms).await;
         if let Some(extension) = operation.extend {
@@ -101,7 +122,9 @@ impl Life {
             let ttl = Duration::from_millis(extension.ttl_ms);
             self.extend(&mut guard, operation.renewed, ttl).await;
             // A validity that had ended is not brought back by looking at it now.
-            if !guard.remaining().is_zero() {
+            if guard.remaining().is_zero() {
+                self.believes_no_more(hold);
+            } else {
                 let until = self.believes_until(&guard);
                 self.seen.log(|log| log.holds[hold].until = until);
             }
@@ -117,6 +140,12 @@ impl Life {
                 timeout(Duration::from_millis(ms), guard.release()).await.ok();
             }
         }
+    }
+
+    /// It was told now that the lock is lost, if it did not know before.
+    fn believes_no_more(&self, hold: usize) {
+        let now = self.cluster.now();
+        self.seen.log(|log| log.holds[hold].until = log.holds[hold].until.min(now));
     }
 
     /// Has the process stand still in the round that begins now, if that is planned.
@@ -145,6 +174,7 @@ impl Life {
             timeout(left.min(Duration::from_millis(25)), guard.lost()).await.ok();
         }
         if guard.is_lost() {
+            self.believes_no_more(hold);
             // Whoever only listens is told as well, as soon as the watchdog has had its turn.
             sleep(Duration::from_millis(2)).await;
             if !guard.lost_token().is_cancelled() {
@@ -190,7 +220,7 @@ impl Life {
         }
     }
 
-    async fn release(&self, guard: LockGuard) {
+    async fn release(&self, guard: Held) {
         let valid_until = self.believes_until(&guard);
         let (number, key) = (self.number, KeyOf::guard(&guard));
         let was_gone = self.held(&key) == 0;
@@ -268,11 +298,46 @@ impl Life {
     }
 
     fn violation(&self, what: String) {
-        self.seen.violation(&self.cluster, RestsOn::AllAssumptions, what);
+        self.seen.violation(&self.cluster, RestsOn::Keys, what);
     }
 
     fn broken_promise(&self, what: String) {
         self.seen.violation(&self.cluster, RestsOn::Nothing, what);
+    }
+}
+
+/// A lock with or without a fencing token.
+enum Held {
+    Plain(LockGuard),
+    Fenced(FencedGuard),
+}
+
+impl Held {
+    async fn release(self) -> Result<(), ReleaseError> {
+        match self {
+            Self::Plain(guard) => guard.release().await,
+            Self::Fenced(guard) => guard.release().await,
+        }
+    }
+}
+
+impl Deref for Held {
+    type Target = LockGuard;
+
+    fn deref(&self) -> &LockGuard {
+        match self {
+            Self::Plain(guard) => guard,
+            Self::Fenced(guard) => guard,
+        }
+    }
+}
+
+impl DerefMut for Held {
+    fn deref_mut(&mut self) -> &mut LockGuard {
+        match self {
+            Self::Plain(guard) => guard,
+            Self::Fenced(guard) => guard,
+        }
     }
 }
 

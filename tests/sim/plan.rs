@@ -13,6 +13,8 @@ pub(crate) struct Plan {
     pub(crate) persistence: Persistence,
     /// The fleet's `max_ttl`: how long nodes wait that may have forgotten.
     pub(crate) max_ttl_ms: u64,
+    /// After how long without use a resource's counter goes.
+    pub(crate) fence_idle_ms: u64,
     /// Whether the fleet is in use when the schedule begins. Otherwise nobody knows of it.
     pub(crate) is_founded: bool,
     pub(crate) clients: Vec<ClientPlan>,
@@ -46,6 +48,8 @@ pub(crate) struct Operation {
     pub(crate) extend: Option<Extension>,
     pub(crate) stall: Option<Stall>,
     pub(crate) renewed: bool,
+    /// Whether it asks for a fencing token.
+    pub(crate) fenced: bool,
     pub(crate) max_hold_ms: Option<u64>,
     pub(crate) end: End,
 }
@@ -106,6 +110,7 @@ impl Plan {
         // Short, so that nodes come back to their votes within the schedule; or long, so that there are
         // locks that live for longer than it.
         let max_ttl_ms = *pick(rng, &[1_500, 1_500, MAX_TTL_MS]);
+        let fence_idle_ms = *pick(rng, &[100, 1_000, 86_400_000]);
         let is_founded = !rng.random_ratio(1, 10);
         let clients: Vec<ClientPlan> =
             (0..3).map(|_| ClientPlan::random(rng, max_ttl_ms)).collect();
@@ -115,7 +120,7 @@ impl Plan {
             faults.extend(fault_and_end(rng, masters, &clients, breaks_assumptions));
         }
         faults.sort_by_key(|(at, _)| *at);
-        Self { seed, masters, persistence, max_ttl_ms, is_founded, clients, faults }
+        Self { seed, masters, persistence, max_ttl_ms, fence_idle_ms, is_founded, clients, faults }
     }
 
     /// The same without the faults and operations whose place is not in the lists.
@@ -185,6 +190,7 @@ impl Operation {
                 for_ms: *pick(rng, &[20, 200, 1_700]),
             }),
             renewed: rng.random_ratio(1, 2),
+            fenced: rng.random_ratio(1, 2),
             max_hold_ms: rng.random_ratio(1, 6).then(|| rng.random_range(50..=1_000)),
             end: match rng.random_range(0..4) {
                 0 | 1 => End::Release,

@@ -1,6 +1,6 @@
 //! Carries out a plan and checks what came of it.
 
-use std::{fmt::Write as _, time::Duration};
+use std::{collections::BTreeSet, fmt::Write as _, time::Duration};
 
 use quorumlock::{
     NodeState, Redlock,
@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use crate::{
     life::Life,
     plan::{Fault, MAX_TTL, Plan},
-    seen::{RestsOn, Seen, Violation},
+    seen::{RestsOn, Seen, Violation, disorder},
 };
 
 /// What came of a schedule.
@@ -23,6 +23,8 @@ pub(crate) struct Report {
     pub(crate) expected: Vec<String>,
     pub(crate) broken: Vec<BrokenAssumption>,
     pub(crate) acquired: usize,
+    /// How many fencing tokens were issued.
+    pub(crate) tokens: usize,
     pub(crate) operations: u64,
     pub(crate) trace: String,
 }
@@ -79,6 +81,7 @@ impl<'a> Schedule<'a> {
                 seen: self.seen.clone(),
                 masters: self.plan.masters,
                 max_ttl: Duration::from_millis(self.plan.max_ttl_ms),
+                fence_idle: Duration::from_millis(self.plan.fence_idle_ms),
             };
             let client = client.clone();
             lives.push(tokio::spawn(async move { client.run(life.live()).await }));
@@ -203,7 +206,7 @@ impl<'a> Schedule<'a> {
     /// Everything is healthy and nobody contends: one attempt is enough.
     async fn check_progress(&self, living: &[Redlock]) {
         for redlock in living {
-            match redlock.try_acquire("progress").await {
+            match redlock.try_acquire_fenced("progress").await {
                 Ok(guard) => {
                     if let Err(error) = guard.release().await {
                         self.violation(format!("no progress in release: {error}"));
@@ -235,8 +238,25 @@ impl<'a> Schedule<'a> {
             what: format!("two holders: {:?} and {:?}", double.first, double.second),
             rests_on: RestsOn::AllAssumptions,
         }));
+        let tokens = self.seen.log(|log| std::mem::take(&mut log.tokens));
+        report.tokens = tokens.len();
+        found.extend(disorder(&tokens).into_iter().map(|(first, second)| Violation {
+            at: second.returned,
+            what: format!("tokens out of order: {first:?} and {second:?}"),
+            rests_on: RestsOn::NoForgetting,
+        }));
         for Violation { at, what, rests_on } in found {
-            let excused = broken.iter().any(|b| b.at <= at && rests_on.is_broken_by(b));
+            let mut before = broken.iter().filter(|b| b.at <= at);
+            let excused = if matches!(rests_on, RestsOn::NoForgetting) {
+                let forgetful = before.clone().filter(|b| b.what != "a clock jumped");
+                let forgetful: BTreeSet<usize> = forgetful.map(|b| b.node).collect();
+                let in_time = before.any(|b| b.what != "a node forgot");
+                // With so many there is no majority that remembers.
+                let too_many = forgetful.len() > (self.plan.masters - 1) / 2;
+                too_many || (!forgetful.is_empty() && in_time)
+            } else {
+                before.any(|b| rests_on.is_broken_by(b))
+            };
             let list = if excused { &mut report.expected } else { &mut report.violations };
             list.push(what);
         }

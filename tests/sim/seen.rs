@@ -6,7 +6,10 @@ use std::{
     time::Duration,
 };
 
-use quorumlock::sim::{BrokenAssumption, SimClient, SimCluster, history::Hold};
+use quorumlock::{
+    FencingToken,
+    sim::{BrokenAssumption, SimClient, SimCluster, history::Hold},
+};
 
 /// What the clients saw.
 #[derive(Clone, Default)]
@@ -15,11 +18,44 @@ pub(crate) struct Seen(Arc<Mutex<Log>>);
 #[derive(Default)]
 pub(crate) struct Log {
     pub(crate) holds: Vec<Hold>,
+    pub(crate) tokens: Vec<Issued>,
     pub(crate) violations: Vec<Violation>,
     /// Whether a shutdown said that it left something undone.
     pub(crate) left_undone: bool,
     /// How often each client has begun to stand still.
     pub(crate) pauses: BTreeMap<usize, usize>,
+}
+
+/// A fencing token, as the client got it.
+#[derive(Clone, Debug)]
+pub(crate) struct Issued {
+    pub(crate) resource: String,
+    pub(crate) token: FencingToken,
+    /// When it was asked for, and when it was there.
+    pub(crate) began: Duration,
+    pub(crate) returned: Duration,
+}
+
+/// The pairs of tokens of one resource that are not as they were issued: equal, or smaller though the other
+/// was there before this one was asked for. Whatever was held for how long, and by which clock.
+pub(crate) fn disorder(tokens: &[Issued]) -> Vec<(Issued, Issued)> {
+    let mut found = Vec::new();
+    for (place, second) in tokens.iter().enumerate() {
+        for first in &tokens[..place] {
+            let (earlier, later) =
+                if first.returned <= second.began { (first, second) } else { (second, first) };
+            let is_ordered = earlier.returned <= later.began;
+            let is_wrong = if is_ordered {
+                earlier.token >= later.token
+            } else {
+                earlier.token == later.token
+            };
+            if first.resource == second.resource && is_wrong {
+                found.push((earlier.clone(), later.clone()));
+            }
+        }
+    }
+    found
 }
 
 pub(crate) struct Violation {
@@ -35,6 +71,11 @@ pub(crate) enum RestsOn {
     Nothing,
     /// That no clock jumps and nobody touches keys: who holds what.
     AllAssumptions,
+    /// That in addition no node forgets: where the keys of a lock are.
+    Keys,
+    /// That no node forgot; or, where one did, that no clock jumped and nobody touched keys: the order of
+    /// tokens.
+    NoForgetting,
     /// That this node did not forget a release that it had answered, as `everysec` can.
     Memory(usize),
     /// That this node's clock was not set back: how long the ttl of a dead client's key is.
@@ -47,6 +88,8 @@ impl RestsOn {
             Self::Nothing => false,
             // A node that forgot does not vote until it does not matter.
             Self::AllAssumptions => broken.what != "a node forgot",
+            // Both have to be broken: see `run.rs`.
+            Self::Keys | Self::NoForgetting => true,
             Self::Memory(node) => broken.node == node && broken.what == "a node forgot",
             Self::Clock(node) => broken.node == node && broken.what == "a clock jumped",
         }

@@ -58,8 +58,7 @@ fn no_schedule_breaks_a_promise() {
     let runs = number("RUNS").unwrap_or(if cfg!(debug_assertions) { 2_000 } else { 20_000 });
     let started = Instant::now();
     let next = AtomicU64::new(from);
-    let (acquired, expected, operations) =
-        (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
+    let [acquired, tokens, expected, operations] = [const { AtomicU64::new(0) }; 4];
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     std::thread::scope(|scope| {
         for _ in 0..threads {
@@ -71,6 +70,7 @@ fn no_schedule_breaks_a_promise() {
                     }
                     let report = check(&Plan::of_seed(seed));
                     acquired.fetch_add(report.acquired as u64, Ordering::Relaxed);
+                    tokens.fetch_add(report.tokens as u64, Ordering::Relaxed);
                     expected.fetch_add(report.expected.len() as u64, Ordering::Relaxed);
                     operations.fetch_add(report.operations, Ordering::Relaxed);
                 }
@@ -81,8 +81,9 @@ fn no_schedule_breaks_a_promise() {
     let (acquired, expected) = (acquired.into_inner(), expected.into_inner());
     println!(
         "{runs} schedules from seed {from} in {took:.1?} ({:.0} a second): {acquired} locks, {} \
-         operations on masters, {expected} violations that broken assumptions explain",
+         of them with tokens, {} operations on masters, {expected} violations that broken assumptions explain",
         runs as f64 / took.as_secs_f64(),
+        tokens.into_inner(),
         operations.into_inner(),
     );
     // Otherwise the schedules would not be about locks, or the checker would not see anything.

@@ -245,8 +245,8 @@ impl RedlockBuilder {
     /// belong to a fleet of other nodes: stop all clients of that one for its `max_ttl` before.
     ///
     /// Right for tests, and the first time that a fleet is used. Where it stays in the configuration, a
-    /// fleet whose nodes *all* lost their data at once is taken for a new one, and locks that were held then
-    /// can be granted again.
+    /// fleet is taken for a new one if a quorum of its nodes lost its data and none that remembers answers
+    /// a client that starts, and locks that were held then can be granted again.
     pub fn new_fleet(mut self) -> Self {
         self.new_fleet = true;
         self
@@ -418,8 +418,8 @@ impl Redlock {
 
     /// Connects to one server: the same algorithm with one node, which tolerates no failure.
     ///
-    /// Right where the lock saves work rather than protects data: if that server crashes and
-    /// restarts empty, fails over to a replica or is restored, two clients can hold the lock.
+    /// While that server is away nothing can be locked, and after it has restarted, failed over or was
+    /// restored it does not vote for [`max_ttl`](RedlockBuilder::max_ttl) and the drift over it.
     ///
     /// # Errors
     ///

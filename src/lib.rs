@@ -51,8 +51,9 @@
 //! - It does not stop a holder that is paused beyond its validity from waking up and going on. No lock
 //!   service can; what is written under a lock has to be able to refuse a late writer, as the resources
 //!   in [`fenced`] do.
-//! - It does not yet notice a master that restarted empty: until it does, restart such a master only
-//!   after the longest ttl in use, as the Redis documentation advises.
+//! - It does not notice every master that forgot: one that restarted or was flushed does not vote until
+//!   nothing that it forgot is held any more, but one that was set back to an older state within one
+//!   process cannot be told.
 //! - It does not work on Redis Cluster or behind Sentinel: nodes have to be independent.
 //!
 //! What is promised, on which assumptions, stands in `docs/guarantees.md`.

@@ -14,7 +14,7 @@
 #![allow(clippy::disallowed_methods, reason = "these threads are real and live in real time")]
 
 mod resp;
-mod process;
+pub mod process;
 mod server;
 mod inspect;
 mod fleet;

@@ -1,0 +1,60 @@
+//! Which faults break what mutual exclusion rests on.
+
+use std::time::Duration;
+
+use crate::{
+    event::{DRIFT_MS, TTL_MAX},
+    fault::{Action, Done, Target},
+};
+
+/// What a master keeps through a crash.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Persistence {
+    /// All that it has answered.
+    Durable,
+    /// Nothing.
+    Volatile,
+}
+
+/// Whether an action breaks an assumption of `docs/guarantees.md`, "Mutual exclusion".
+///
+/// Nothing else decides about that: this is the place to change when the library comes to see to one of
+/// them itself. Once masters that restarted without their keys may not vote for the longest ttl,
+/// `Wipe` and `Kill` break nothing any more.
+pub(crate) fn breaks(action: Action, persistence: Persistence) -> bool {
+    match action {
+        // A node forgets.
+        Action::Wipe => true,
+        Action::Kill | Action::Stop => persistence == Persistence::Volatile,
+        // A wall clock jumps forward, also back to where it was: keys end early.
+        Action::Jump(ms) => ms > DRIFT_MS,
+        Action::Start
+        | Action::Pause
+        | Action::Unpause
+        | Action::Cut
+        | Action::Reset
+        | Action::Delay(_)
+        | Action::DropReplies
+        | Action::DropRequests
+        | Action::Silence
+        | Action::HalfOpen
+        | Action::Heal
+        | Action::PauseClient
+        | Action::ResumeClient
+        | Action::KillClient
+        | Action::Respawn => false,
+    }
+}
+
+/// Whether two holders at this moment, of which the later was told then that it has the lock, can come
+/// from an assumption that was broken.
+///
+/// A majority had the first one's key when its last round began, at most a ttl ago, and a majority
+/// granted the second one's by now. Two majorities share a master, which must have forgotten in between.
+pub(crate) fn explains(done: &Done, persistence: Persistence, second_told: Duration) -> bool {
+    let earliest = second_told.saturating_sub(TTL_MAX);
+    breaks(done.action, persistence)
+        && matches!(done.target, Target::Master(_) | Target::Clock(_))
+        && done.from <= second_told
+        && done.until >= earliest
+}

@@ -1,0 +1,99 @@
+//! What a run prints.
+
+use std::{collections::BTreeMap, fmt::Write as _, time::Duration};
+
+use crate::{
+    fault::{Done, Kind},
+    judge::{Counts, Verdict},
+};
+
+/// What all rounds came to.
+#[derive(Debug, Default)]
+pub(crate) struct Totals {
+    pub(crate) rounds: usize,
+    pub(crate) counts: Counts,
+    pub(crate) violations: Vec<String>,
+    pub(crate) excused: usize,
+    pub(crate) residue: usize,
+    pub(crate) faults: BTreeMap<Kind, usize>,
+}
+
+impl Totals {
+    pub(crate) fn add(&mut self, verdict: Verdict, done: &[Done], residue: usize) {
+        self.rounds += 1;
+        self.counts.add(verdict.counts);
+        self.violations.extend(verdict.violations);
+        self.excused += verdict.excused.len();
+        self.residue += residue;
+        let mut last = None;
+        // What hits several targets at the same time is one fault.
+        for done in done {
+            let Some(kind) = done.kind else { continue };
+            let is_same = last.is_some_and(|(of, from): (Kind, Duration)| {
+                of == kind && kind.hits() > 1 && done.from - from < Duration::from_millis(50)
+            });
+            if !is_same {
+                *self.faults.entry(kind).or_default() += 1;
+            }
+            last = Some((kind, done.from));
+        }
+    }
+
+    pub(crate) fn print(&self) -> String {
+        let Counts {
+            attempts,
+            locks,
+            contended,
+            no_quorum,
+            given_up,
+            lost,
+            confirmed,
+            writes,
+            harmed,
+            fenced,
+            longest_wait,
+            longest_wait_when_well,
+        } = self.counts;
+        let mut faults = String::new();
+        for (kind, times) in &self.faults {
+            write!(faults, "{kind:?} {times}, ").unwrap();
+        }
+        format!(
+            "rounds              {}\n\
+             acquisitions        {attempts}: {locks} locks, {contended} contended, {no_quorum} without \
+             quorum, {given_up} given up\n\
+             locks               {lost} lost, {confirmed} with a confirmed release\n\
+             faults              {}: {}\n\
+             longest wait        {longest_wait:.2?}; after the last fault of a round \
+             {longest_wait_when_well:.2?}\n\
+             two holders         {} by broken assumptions\n\
+             unfenced resource   {writes} writes, {harmed} of them undid another's\n\
+             fenced resource     {fenced} refused (the library has no tokens yet)\n\
+             residue             {} keys\n\
+             violations          {}",
+            self.rounds,
+            self.faults.values().sum::<usize>(),
+            faults.trim_end_matches(", "),
+            self.excused,
+            self.residue,
+            self.violations.len(),
+        )
+    }
+}
+
+impl Counts {
+    fn add(&mut self, other: Self) {
+        self.attempts += other.attempts;
+        self.locks += other.locks;
+        self.contended += other.contended;
+        self.no_quorum += other.no_quorum;
+        self.given_up += other.given_up;
+        self.lost += other.lost;
+        self.confirmed += other.confirmed;
+        self.writes += other.writes;
+        self.harmed += other.harmed;
+        self.fenced += other.fenced;
+        self.longest_wait = self.longest_wait.max(other.longest_wait);
+        self.longest_wait_when_well = self.longest_wait_when_well.max(other.longest_wait_when_well);
+    }
+}

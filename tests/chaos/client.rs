@@ -203,7 +203,8 @@ impl Drop for Slot {
 /// What the processes said that is not in their logs: panics, mostly.
 pub(crate) fn complaints(run: &Run) -> Vec<String> {
     let files = fs::read_dir(&run.dir).expect("the folder of the run").flatten();
-    let errors = files.map(|file| file.path()).filter(|path| path.extension() == Some("err".as_ref()));
+    let errors =
+        files.map(|file| file.path()).filter(|path| path.extension() == Some("err".as_ref()));
     let text = |path: PathBuf| {
         let text = fs::read_to_string(&path).unwrap_or_default();
         (!text.is_empty()).then(|| format!("{}: {text}", path.display()))

@@ -216,10 +216,9 @@ impl Kind {
             | Action::Silence
             | Action::HalfOpen
             | Action::Heal => (0..MASTERS).map(|master| Target::Link { side, master }).collect(),
-            Action::PauseClient
-            | Action::ResumeClient
-            | Action::KillClient
-            | Action::Respawn => (0..CLIENTS).map(Target::Client).collect(),
+            Action::PauseClient | Action::ResumeClient | Action::KillClient | Action::Respawn => {
+                (0..CLIENTS).map(Target::Client).collect()
+            }
         }
     }
 

@@ -88,7 +88,13 @@ pub(crate) fn judge(
 
 impl Verdict {
     /// What one task had, and what was wrong with what it saw.
-    fn follow(&mut self, seen: &Seen, events: &[&Event], done: &[Done], well: Duration) -> Vec<Held> {
+    fn follow(
+        &mut self,
+        seen: &Seen,
+        events: &[&Event],
+        done: &[Done],
+        well: Duration,
+    ) -> Vec<Held> {
         let mut held: Vec<Held> = Vec::new();
         let mut trying: Option<(Duration, usize)> = None;
         let client = seen.client;
@@ -161,19 +167,34 @@ impl Verdict {
         held
     }
 
-    fn waited(&mut self, client: usize, resource: usize, since: Duration, end: Duration, well: Duration) {
+    fn waited(
+        &mut self,
+        client: usize,
+        resource: usize,
+        since: Duration,
+        end: Duration,
+        well: Duration,
+    ) {
         let counts = &mut self.counts;
         counts.longest_wait = counts.longest_wait.max(end.saturating_sub(since));
         let when_well = end.saturating_sub(since.max(well));
         counts.longest_wait_when_well = counts.longest_wait_when_well.max(when_well);
         if when_well > PROGRESS_WITHIN {
-            let what = format!("client {client} waited {when_well:?} for r{resource} while all was well");
+            let what =
+                format!("client {client} waited {when_well:?} for r{resource} while all was well");
             self.violations.push(what);
         }
     }
 
     /// A call that took longer than promised, by more than its process stood still.
-    fn slow(&mut self, client: usize, from: Duration, at: Duration, limit: Duration, done: &[Done]) {
+    fn slow(
+        &mut self,
+        client: usize,
+        from: Duration,
+        at: Duration,
+        limit: Duration,
+        done: &[Done],
+    ) {
         let slot = client % 100;
         let of_client = done.iter().filter(|done| done.target == Target::Client(slot));
         let (mut paused, mut since) = (Duration::ZERO, None);
@@ -209,7 +230,10 @@ fn intruders(held: &[Held]) -> Vec<String> {
             // One whose validity had ended when it was told never had the lock.
             let within = within.filter(|second| second.hold.from < second.hold.until);
             found.extend(within.map(|second| {
-                format!("a release was confirmed, though: {:?} within {:?}", second.hold, first.hold)
+                format!(
+                    "a release was confirmed, though: {:?} within {:?}",
+                    second.hold, first.hold
+                )
             }));
         }
     }

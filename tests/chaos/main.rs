@@ -58,7 +58,9 @@ use std::process::ExitCode;
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        ["worker", client, seed, urls, resource, log] => worker::main(client, seed, urls, resource, log),
+        ["worker", client, seed, urls, resource, log] => {
+            worker::main(client, seed, urls, resource, log)
+        }
         ["clear-up", run] => owner::clear_up_after(run),
         _ => run::main(),
     }

@@ -82,8 +82,8 @@ impl Planner {
             lasts_ms,
             tracks: BTreeMap::new(),
         };
-        // One and a half in a second. Not all are allowed, and not all that are find a place.
-        let wanted = usize::try_from(lasts_ms / 700).unwrap();
+        // Somewhat more than one in a second. Not all are allowed, and not all that are find a place.
+        let wanted = usize::try_from(lasts_ms / 800).unwrap();
         let mut placed = 0;
         for _ in 0..wanted * 5 {
             let kind = self.draw();
@@ -149,7 +149,8 @@ impl Round {
         let mut steps = track.iter().peekable();
         while let Some(step) = steps.next() {
             let has_relief = step.kind.is_some_and(|kind| kind.relief().is_some());
-            let end = if has_relief { steps.next().map_or(step.at_ms, |s| s.at_ms) } else { step.at_ms };
+            let end =
+                if has_relief { steps.next().map_or(step.at_ms, |s| s.at_ms) } else { step.at_ms };
             if from < end + GAP_MS && step.at_ms < until + GAP_MS {
                 return false;
             }

@@ -61,7 +61,8 @@ pub(crate) fn main() -> ExitCode {
     );
     let terms = Terms { persistence, has_clocks: masters.has_clocks };
     let links = World::links(&masters);
-    let urls = |links: &Vec<_>| links.iter().map(crate::support::Proxy::url).collect::<Vec<_>>().join(",");
+    let urls =
+        |links: &Vec<_>| links.iter().map(crate::support::Proxy::url).collect::<Vec<_>>().join(",");
     let setup = Arc::new(Setup {
         seed,
         resource: resource::serve().to_string(),
@@ -111,7 +112,10 @@ pub(crate) fn main() -> ExitCode {
     for violation in totals.violations.iter().take(PRINTED) {
         println!("VIOLATION {violation}");
     }
-    println!("chaos: failed. Logs: {}\nThe same faults again: SEED={seed} CHAOS_SECONDS={seconds} cargo test --test chaos", run.dir.display());
+    println!(
+        "chaos: failed. Logs: {}\nThe same faults again: SEED={seed} CHAOS_SECONDS={seconds} cargo test --test chaos",
+        run.dir.display()
+    );
     ExitCode::FAILURE
 }
 
@@ -176,7 +180,15 @@ fn end(world: &World) -> Vec<String> {
 fn write_down(run: &Run, number: usize, round: &Round, done: &[Done], verdict: &Verdict) {
     let mut text = format!("{round:#?}\n");
     for done in done {
-        writeln!(text, "{} .. {} {}: {:?}", done.from.as_nanos(), done.until.as_nanos(), done.target, done.action).unwrap();
+        writeln!(
+            text,
+            "{} .. {} {}: {:?}",
+            done.from.as_nanos(),
+            done.until.as_nanos(),
+            done.target,
+            done.action
+        )
+        .unwrap();
     }
     verdict.excused.iter().for_each(|what| writeln!(text, "excused: {what}").unwrap());
     verdict.violations.iter().for_each(|what| writeln!(text, "VIOLATION {what}").unwrap());

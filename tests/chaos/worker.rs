@@ -67,12 +67,14 @@ struct Task {
 
 pub(crate) fn main(client: &str, seed: &str, urls: &str, resource: &str, log: &str) -> ExitCode {
     let client: u64 = client.parse().unwrap();
-    let seed = seed.parse::<u64>().unwrap().wrapping_mul(1_000_003).wrapping_add(client * TASKS as u64);
+    let seed =
+        seed.parse::<u64>().unwrap().wrapping_mul(1_000_003).wrapping_add(client * TASKS as u64);
     let log = File::options().create(true).append(true).open(log).unwrap();
     let (set_phase, phase) = watch::channel(Phase::Go);
     thread::spawn(move || obey(&set_phase));
     // Two threads: what goes wrong only between two of them is to be seen.
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     runtime.unwrap().block_on(async {
         let urls: Vec<&str> = urls.split(',').collect();
         let redlock = loop {
@@ -200,17 +202,25 @@ enum End {
 
 impl Operation {
     fn random(rng: &mut StdRng) -> Self {
-        let ttl_ms = if rng.random_ratio(1, 4) { TTL_MAX.as_millis() as u64 } else { rng.random_range(400..=2_000) };
-        let hold_ms = match rng.random_range(0..20) {
-            0..11 => rng.random_range(0..=20),
-            11..18 => rng.random_range(20..=300),
-            _ => rng.random_range(ttl_ms..=ttl_ms * 2),
+        let ttl_ms = if rng.random_ratio(1, 4) {
+            TTL_MAX.as_millis() as u64
+        } else {
+            rng.random_range(400..=2_000)
+        };
+        let hold_ms = match rng.random_range(0..40) {
+            0..28 => rng.random_range(0..=10),
+            28..38 => rng.random_range(10..=150),
+            _ => rng.random_range(ttl_ms / 2..=ttl_ms * 3 / 2),
         };
         let ms = Duration::from_millis;
         Self {
             resource: rng.random_range(0..RESOURCES),
             ttl: ms(ttl_ms),
-            wait: if rng.random_ratio(1, 4) { Duration::ZERO } else { ms(rng.random_range(200..=10_000)) },
+            wait: ms(match rng.random_range(0..10) {
+                0..4 => 0,
+                4..8 => rng.random_range(200..=2_000),
+                _ => rng.random_range(2_000..=10_000),
+            }),
             is_renewed: rng.random_ratio(3, 4),
             patience: rng.random_ratio(1, 6).then(|| ms(rng.random_range(0..=150))),
             hold: ms(hold_ms),
@@ -259,7 +269,7 @@ impl Task {
                 Phase::Go => {
                     let operation = Operation::random(&mut self.rng);
                     self.operate(&operation).await;
-                    let pause = self.rng.random_range(0..=30);
+                    let pause = self.rng.random_range(0..=20);
                     sleep(Duration::from_millis(pause)).await;
                 }
                 Phase::Rest(round) if round > rested => {

@@ -55,9 +55,10 @@ fn find_image() -> Result<Image, String> {
     let can_come = |name: &&String| {
         !name.starts_with("quorumlock/") && docker(&["pull", "--quiet", name]).is_ok()
     };
-    let name = names.iter().find(is_here).or_else(|| names.iter().find(can_come)).ok_or_else(|| {
-        format!("there is no image {} (docker/build-images makes one)", names.join(" or "))
-    })?;
+    let name =
+        names.iter().find(is_here).or_else(|| names.iter().find(can_come)).ok_or_else(|| {
+            format!("there is no image {} (docker/build-images makes one)", names.join(" or "))
+        })?;
     let format = format!("{{{{index .Config.Labels {SHIM_LABEL:?}}}}}");
     let shim = docker(&["image", "inspect", "--format", &format, name]).unwrap_or_default();
     Ok(Image { name: name.clone(), shim: Some(shim).filter(|shim| shim.starts_with('/')) })
@@ -155,8 +156,9 @@ impl Container {
             };
             match started {
                 Ok(()) => return,
-                Err(error) if error.contains("address already in use")
-                    || error.contains("port is already allocated") => {}
+                Err(error)
+                    if error.contains("address already in use")
+                        || error.contains("port is already allocated") => {}
                 Err(error) => panic!("{} does not start: {error}", self.name),
             }
             thread::sleep(Duration::from_millis(300));

@@ -67,9 +67,12 @@ impl Masters {
             Ok(image) => {
                 let what = format!("containers of {}", image.name);
                 let start = |(number, clock): (usize, Clock)| {
-                    let container =
-                        Container::start(run, number, &image, &config, &clock.path);
-                    Master { port: container.port, backing: Backing::Container(container).into(), clock }
+                    let container = Container::start(run, number, &image, &config, &clock.path);
+                    Master {
+                        port: container.port,
+                        backing: Backing::Container(container).into(),
+                        clock,
+                    }
                 };
                 (what, image.shim.is_some(), clocks.enumerate().map(start).collect())
             }

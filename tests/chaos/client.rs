@@ -169,6 +169,13 @@ impl Slot {
         }
     }
 
+    /// The numbers of those that were killed.
+    pub(crate) fn dead(&self) -> Vec<usize> {
+        let state = self.state.lock().unwrap();
+        let lives = state.lives.iter().enumerate().filter(|(_, life)| life.death.is_some());
+        lives.map(|(number, _)| self.slot + 100 * number).collect()
+    }
+
     /// What its processes have written down since the last time.
     pub(crate) fn read(&self) -> Vec<Seen> {
         let mut state = self.state.lock().unwrap();

@@ -45,6 +45,8 @@ pub(crate) enum What {
     Wrote { harmed: bool },
     /// The resource that checks tokens refused it.
     Fenced,
+    /// It took a lock that only it takes, or tried to.
+    Littered,
     /// A call took longer than the promised limit.
     Slow { from: Duration, limit: Duration },
     /// What must not be seen, whatever is broken.
@@ -71,6 +73,7 @@ impl fmt::Display for Event {
             What::Unconfirmed => f.write_str("unconfirmed"),
             What::Wrote { harmed } => write!(f, "wrote {harmed}"),
             What::Fenced => f.write_str("fenced"),
+            What::Littered => f.write_str("littered"),
             What::Slow { from, limit } => write!(f, "slow {} {}", ns(from), ns(limit)),
             What::Violation(text) => write!(f, "violation {text}"),
         }
@@ -112,6 +115,7 @@ fn parse(line: &str) -> Option<Event> {
         "unconfirmed" => What::Unconfirmed,
         "wrote" => What::Wrote { harmed: word()?.parse().ok()? },
         "fenced" => What::Fenced,
+        "littered" => What::Littered,
         "slow" => What::Slow { from: time(word()?)?, limit: time(word()?)? },
         "violation" => What::Violation(rest.to_owned()),
         _ => return None,

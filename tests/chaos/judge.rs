@@ -30,6 +30,8 @@ pub(crate) struct Counts {
     pub(crate) contended: usize,
     pub(crate) no_quorum: usize,
     pub(crate) given_up: usize,
+    /// Locks that only one task takes, taken or tried for.
+    pub(crate) littered: usize,
     pub(crate) lost: usize,
     pub(crate) confirmed: usize,
     pub(crate) writes: usize,
@@ -147,6 +149,7 @@ impl Verdict {
                     }
                 }
                 What::Unconfirmed => {}
+                What::Littered => counts.littered += 1,
                 What::Wrote { harmed } => {
                     counts.writes += 1;
                     counts.harmed += usize::from(*harmed);

@@ -46,6 +46,7 @@ impl Totals {
             contended,
             no_quorum,
             given_up,
+            littered,
             lost,
             confirmed,
             writes,
@@ -61,7 +62,7 @@ impl Totals {
         format!(
             "rounds              {}\n\
              acquisitions        {attempts}: {locks} locks, {contended} contended, {no_quorum} without \
-             quorum, {given_up} given up\n\
+             quorum, {given_up} given up; {littered} more of locks of its own\n\
              locks               {lost} lost, {confirmed} with a confirmed release\n\
              faults              {}: {}\n\
              longest wait        {longest_wait:.2?}; after the last fault of a round \
@@ -88,6 +89,7 @@ impl Counts {
         self.contended += other.contended;
         self.no_quorum += other.no_quorum;
         self.given_up += other.given_up;
+        self.littered += other.littered;
         self.lost += other.lost;
         self.confirmed += other.confirmed;
         self.writes += other.writes;

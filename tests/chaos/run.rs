@@ -15,7 +15,7 @@ use crate::{
     plan::{Round, Terms, rounds},
     report::Totals,
     resource,
-    worker::PROGRESS_WITHIN,
+    worker::{OWN, PROGRESS_WITHIN},
 };
 
 const SECONDS: u64 = 120;
@@ -137,15 +137,9 @@ fn play(
         let rests = client.wait_for(&format!("rests {}", number + 1), well + RESTS_WITHIN);
         violations.extend(rests.err());
     }
-    // What is left of who died goes with its ttl, by the clocks of the masters.
-    let patience = if round.kills_clients {
-        TTL_MAX + Duration::from_millis(JUMP_MAX_MS.unsigned_abs()) + CLEAN_WITHIN
-    } else {
-        CLEAN_WITHIN
-    };
-    let residue = residue(world, clock::now() + patience);
+    let residue = residue(world, round.kills_clients);
     let left = residue.len();
-    violations.extend(residue.into_iter().map(|key| format!("residue after {patience:?}: {key}")));
+    violations.extend(residue.into_iter().map(|key| format!("residue: {key}")));
     let seen: Vec<Seen> = world.clients.iter().flat_map(Slot::read).collect();
     let mut verdict = judge(&seen, &done, persistence, well);
     verdict.violations.splice(0..0, violations);
@@ -153,12 +147,33 @@ fn play(
     (verdict, done, left)
 }
 
-/// What is left on the masters when nobody holds anything, at the end of the patience.
-fn residue(world: &World, end: Duration) -> Vec<String> {
+/// What is left on the masters when nobody holds anything, after as long as it may take.
+///
+/// What clients leave that were killed goes with its ttl. Locks that only one task takes tell whose they
+/// are; of the others nobody knows.
+fn residue(world: &World, were_killed: bool) -> Vec<String> {
+    let began = clock::now();
+    let dead: Vec<String> =
+        world.clients.iter().flat_map(Slot::dead).map(|n| n.to_string()).collect();
+    let of_the_dead = |lock: &str| {
+        let owner = lock.strip_prefix(OWN).and_then(|lock| lock.split('-').next());
+        owner.is_some_and(|owner| dead.iter().any(|dead| dead == owner))
+    };
+    let patience = |lock: &str| match (of_the_dead(lock), lock.starts_with(OWN) || !were_killed) {
+        (true, _) => Duration::MAX,
+        (false, true) => CLEAN_WITHIN,
+        // By the clocks of the masters, which may have been set back.
+        (false, false) => {
+            TTL_MAX + Duration::from_millis(JUMP_MAX_MS.unsigned_abs()) + CLEAN_WITHIN
+        }
+    };
     loop {
-        let keys = world.masters.keys();
-        if keys.is_empty() || clock::now() >= end {
-            return keys;
+        let waited = clock::now() - began;
+        let mut locked = world.masters.locked();
+        locked.retain(|(lock, _)| patience(lock) != Duration::MAX);
+        let is_due = locked.iter().any(|(lock, _)| waited > patience(lock));
+        if locked.is_empty() || is_due {
+            return locked.into_iter().map(|(_, what)| what).collect();
         }
         clock::sleep_until(clock::now() + Duration::from_millis(20));
     }
@@ -170,7 +185,7 @@ fn end(world: &World) -> Vec<String> {
     world.clients.iter().for_each(|client| client.command("end"));
     let ended = world.clients.iter().map(|client| client.wait_for("ended", patience));
     let mut violations: Vec<String> = ended.filter_map(Result::err).collect();
-    violations.extend(residue(world, clock::now() + CLEAN_WITHIN));
+    violations.extend(residue(world, false));
     let seen: Vec<Seen> = world.clients.iter().flat_map(Slot::read).collect();
     violations.extend(judge(&seen, &[], Persistence::Durable, clock::now()).violations);
     violations

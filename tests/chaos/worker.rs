@@ -37,6 +37,9 @@ pub(crate) const PROGRESS_WITHIN: Duration = Duration::from_secs(15);
 const RECOVERED_WITHIN: Duration = Duration::from_secs(5);
 /// How much longer than promised a call may take on a busy machine.
 const A_LITTLE: Duration = Duration::from_secs(3);
+/// What locks begin with that only one task takes; its client's number follows.
+pub(crate) const OWN: &str = "own-";
+const OWN_TTL: Duration = Duration::from_secs(40);
 /// Between two looks of a holder.
 const LOOK: Duration = Duration::from_millis(25);
 
@@ -267,8 +270,12 @@ impl Task {
             let phase = *self.phase.borrow_and_update();
             match phase {
                 Phase::Go => {
-                    let operation = Operation::random(&mut self.rng);
-                    self.operate(&operation).await;
+                    if self.rng.random_ratio(1, 4) {
+                        self.litter().await;
+                    } else {
+                        let operation = Operation::random(&mut self.rng);
+                        self.operate(&operation).await;
+                    }
                     let pause = self.rng.random_range(0..=20);
                     sleep(Duration::from_millis(pause)).await;
                 }
@@ -320,6 +327,32 @@ impl Task {
             }
         }
         self.give_back(guard, operation).await;
+    }
+
+    /// Takes a lock that nobody else wants, in ways that leave the library something to clear up. Its
+    /// keys would live for long; by its name they are seen to be of a client that lives, or not.
+    async fn litter(&mut self) {
+        let name = format!("{OWN}{}-{}", self.life.client, self.number);
+        let ms = |ms| Duration::from_millis(ms);
+        let wait = ms(if self.rng.random_ratio(1, 2) { 0 } else { 300 });
+        let patience = ms(self.rng.random_range(0..=60));
+        let ending = self.rng.random_range(0..3);
+        let life = Arc::clone(&self.life);
+        let options = LockOptions::new().ttl(OWN_TTL).wait_timeout(wait);
+        let acquiring = life.redlock.acquire_with(&name, options);
+        let acquired = if self.rng.random_ratio(1, 3) {
+            timeout(patience, acquiring).await.ok().and_then(Result::ok)
+        } else {
+            acquiring.await.ok()
+        };
+        if let Some(guard) = acquired {
+            match ending {
+                0 => drop(guard),
+                1 => drop(timeout(patience / 20, guard.release()).await),
+                _ => drop(guard.release().await),
+            }
+        }
+        self.note(What::Littered);
     }
 
     async fn acquire(&mut self, operation: &Operation) -> Option<LockGuard> {

@@ -22,6 +22,8 @@ const CLOCK: &str = "/etc/quorumlock/clock";
 const CONFIG: &str = "/etc/quorumlock/node.conf";
 /// How often a start is tried: a connection of before may still have the port.
 const STARTS: u64 = 20;
+/// How often anything else is.
+const ATTEMPTS: u64 = 10;
 
 pub(crate) struct Image {
     pub(crate) name: String,
@@ -78,6 +80,8 @@ pub(crate) struct Container {
 enum State {
     Up,
     Paused,
+    /// Its process is stopped by a signal.
+    Stopped,
     /// It has its data.
     Down,
     Gone,
@@ -133,13 +137,13 @@ impl Container {
 
     pub(crate) fn kill(&mut self) {
         self.unpause();
-        docker(&["kill", "--signal=KILL", &self.name]).expect("a container that runs");
+        insist(&["kill", "--signal=KILL", &self.name]);
         self.state = State::Down;
     }
 
     pub(crate) fn stop(&mut self) {
         self.unpause();
-        docker(&["stop", "--time=3", &self.name]).expect("a container that runs");
+        insist(&["stop", "--time=3", &self.name]);
         self.state = State::Down;
     }
 
@@ -150,7 +154,7 @@ impl Container {
     pub(crate) fn start_again(&mut self) {
         for _ in 0..STARTS {
             let started = match self.state {
-                State::Up | State::Paused => return,
+                State::Up | State::Paused | State::Stopped => return,
                 State::Down => docker(&["start", &self.name]).map(|_| self.state = State::Up),
                 State::Gone => self.create(),
             };
@@ -167,17 +171,26 @@ impl Container {
     }
 
     pub(crate) fn pause(&mut self) {
-        if self.state == State::Up {
-            docker(&["pause", &self.name]).expect("a container that runs");
-            self.state = State::Paused;
+        if self.state != State::Up {
+            return;
         }
+        // On a busy machine the kernel may give up on freezing the container; its process can always
+        // be stopped.
+        self.state = if docker(&["pause", &self.name]).is_ok() {
+            State::Paused
+        } else {
+            insist(&["kill", "--signal=STOP", &self.name]);
+            State::Stopped
+        };
     }
 
     pub(crate) fn unpause(&mut self) {
-        if self.state == State::Paused {
-            docker(&["unpause", &self.name]).expect("a container that is paused");
-            self.state = State::Up;
+        match self.state {
+            State::Paused => insist(&["unpause", &self.name]),
+            State::Stopped => insist(&["kill", "--signal=CONT", &self.name]),
+            State::Up | State::Down | State::Gone => return,
         }
+        self.state = State::Up;
     }
 
     pub(crate) fn log(&self) -> String {
@@ -208,6 +221,19 @@ pub(crate) fn sweep(host: &str, is_alive: impl Fn(&str) -> bool) {
             docker(&["rm", "--force", "--volumes", container]).ok();
         }
     }
+}
+
+/// A command that is to succeed; Docker is not always up to it at once.
+fn insist(args: &[&str]) {
+    let mut last = String::new();
+    for _ in 0..ATTEMPTS {
+        match docker(args) {
+            Ok(_) => return,
+            Err(error) => last = error,
+        }
+        thread::sleep(Duration::from_millis(200));
+    }
+    panic!("docker {}: {last}", args.join(" "));
 }
 
 /// What a command prints, or what it complains about.

@@ -122,18 +122,20 @@ impl Masters {
         }
     }
 
-    /// The keys of locks, and how long each of them lives on, as "n1: key (ms left)".
-    pub(crate) fn keys(&self) -> Vec<String> {
+    /// The locks that have keys, each with where and for how many milliseconds more.
+    pub(crate) fn locked(&self) -> Vec<(String, String)> {
         let mut found = Vec::new();
         for (number, master) in self.masters.iter().enumerate() {
-            let Some(Reply::Array(keys)) = master.ask(&["KEYS", "quorumlock:*"]) else {
-                found.push(format!("n{number} does not say"));
+            let Some(Reply::Array(keys)) = master.ask(&["KEYS", "*"]) else {
+                found.push((String::new(), format!("n{number} does not say")));
                 continue;
             };
-            for key in keys {
-                let key = key.into_text().unwrap_or_default();
-                let left = master.ask(&["PTTL", &key]);
-                found.push(format!("n{number}: {key} ({left:?})"));
+            for key in keys.into_iter().filter_map(Reply::into_text) {
+                // It may end between the two looks.
+                if let Some(Reply::Int(left @ (-1 | 0..))) = master.ask(&["PTTL", &key]) {
+                    let name = key.trim_start_matches("quorumlock:lock:").to_owned();
+                    found.push((name, format!("{key} on n{number} for {left} ms")));
+                }
             }
         }
         found

@@ -19,12 +19,12 @@ pub(crate) enum Persistence {
 /// Whether an action breaks an assumption of `docs/guarantees.md`, "Mutual exclusion".
 ///
 /// Nothing else decides about that: this is the place to change when the library comes to see to one of
-/// them itself. Once masters that restarted without their keys may not vote for the longest ttl,
-/// `Wipe` and `Kill` break nothing any more.
+/// them itself. Once masters that restarted or were flushed may not vote for the longest ttl, `Wipe`,
+/// `Flush` and `Kill` break nothing any more.
 pub(crate) fn breaks(action: Action, persistence: Persistence) -> bool {
     match action {
         // A node forgets.
-        Action::Wipe => true,
+        Action::Wipe | Action::Flush => true,
         Action::Kill | Action::Stop => persistence == Persistence::Volatile,
         // A wall clock jumps forward, also back to where it was: keys end early.
         Action::Jump(ms) => ms > DRIFT_MS,

@@ -37,6 +37,8 @@ pub(crate) enum Action {
     Start,
     Pause,
     Unpause,
+    /// FLUSHALL: all keys are gone, and it goes on.
+    Flush,
     /// The wall clock moves by so many milliseconds.
     Jump(i64),
     /// All connections end, and new ones at once.
@@ -71,6 +73,8 @@ pub(crate) enum Kind {
     Stop,
     Wipe,
     WipeMajority,
+    Flush,
+    FlushMajority,
     Pause,
     PauseMajority,
     ClockBack,
@@ -91,12 +95,14 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    pub(crate) const ALL: [Self; 22] = [
+    pub(crate) const ALL: [Self; 24] = [
         Self::Kill,
         Self::KillMajority,
         Self::Stop,
         Self::Wipe,
         Self::WipeMajority,
+        Self::Flush,
+        Self::FlushMajority,
         Self::Pause,
         Self::PauseMajority,
         Self::ClockBack,
@@ -129,6 +135,7 @@ impl Kind {
             Self::Kill | Self::KillMajority => Action::Kill,
             Self::Stop => Action::Stop,
             Self::Wipe | Self::WipeMajority => Action::Wipe,
+            Self::Flush | Self::FlushMajority => Action::Flush,
             Self::Pause | Self::PauseMajority => Action::Pause,
             Self::ClockBack | Self::ClockBackMajority => Action::Jump(-ms),
             Self::ClockForward | Self::ClockForwardMajority => Action::Jump(ms),
@@ -155,6 +162,8 @@ impl Kind {
             | Self::ClockBackMajority
             | Self::ClockForward
             | Self::ClockForwardMajority
+            | Self::Flush
+            | Self::FlushMajority
             | Self::Reset => None,
             Self::Cut
             | Self::Delay
@@ -180,6 +189,8 @@ impl Kind {
             Self::Kill
             | Self::Stop
             | Self::Pause
+            | Self::Flush
+            | Self::FlushMajority
             | Self::ClockBack
             | Self::ClockBackMajority
             | Self::ClockForward
@@ -206,7 +217,8 @@ impl Kind {
             | Action::Wipe
             | Action::Start
             | Action::Pause
-            | Action::Unpause => of_masters(Target::Master),
+            | Action::Unpause
+            | Action::Flush => of_masters(Target::Master),
             Action::Jump(_) => of_masters(Target::Clock),
             Action::Cut
             | Action::Reset
@@ -227,6 +239,7 @@ impl Kind {
         match self {
             Self::KillMajority
             | Self::WipeMajority
+            | Self::FlushMajority
             | Self::PauseMajority
             | Self::ClockBackMajority
             | Self::ClockForwardMajority
@@ -234,6 +247,7 @@ impl Kind {
             Self::Kill
             | Self::Stop
             | Self::Wipe
+            | Self::Flush
             | Self::Pause
             | Self::ClockBack
             | Self::ClockForward

@@ -77,7 +77,7 @@ struct Planner {
 impl Planner {
     fn round(&mut self, number: u64, lasts_ms: u64) -> Round {
         let mut round = Round {
-            breaks_assumptions: number % 3 == 2,
+            breaks_assumptions: number % 3 == 1,
             kills_clients: number % 2 == 1,
             lasts_ms,
             tracks: BTreeMap::new(),
@@ -86,7 +86,7 @@ impl Planner {
         let wanted = usize::try_from(lasts_ms / 800).unwrap();
         let mut placed = 0;
         for _ in 0..wanted * 5 {
-            let kind = self.draw();
+            let kind = self.draw(&round);
             if placed < wanted && round.allows(kind, self.terms) && self.place(kind, &mut round) {
                 self.unused.retain(|other| *other != kind);
                 placed += 1;
@@ -98,7 +98,13 @@ impl Planner {
         round
     }
 
-    fn draw(&mut self) -> Kind {
+    fn draw(&mut self, round: &Round) -> Kind {
+        // What breaks assumptions comes in few rounds, and then often.
+        if round.breaks_assumptions && self.rng.random_ratio(1, 3) {
+            let mut breaking = self.terms.kinds();
+            breaking.retain(|kind| breaks(kind.onset(99), self.terms.persistence));
+            return breaking[self.rng.random_range(0..breaking.len())];
+        }
         if self.deck.is_empty() {
             self.deck = self.terms.kinds();
             for place in (1..self.deck.len()).rev() {

@@ -212,7 +212,7 @@ impl Operation {
         };
         let hold_ms = match rng.random_range(0..40) {
             0..28 => rng.random_range(0..=10),
-            28..38 => rng.random_range(10..=150),
+            28..37 => rng.random_range(10..=150),
             _ => rng.random_range(ttl_ms / 2..=ttl_ms * 3 / 2),
         };
         let ms = Duration::from_millis;
@@ -323,6 +323,9 @@ impl Task {
         }
         if self.hold(&guard, operation.hold / 2).await {
             if let Some(version) = version {
+                // It puts together what it is to write, and does not look again.
+                let preparing = self.rng.random_range(0..=30);
+                sleep(Duration::from_millis(preparing)).await;
                 self.write(operation, &version, token).await;
             }
         }

@@ -151,11 +151,12 @@ impl Masters {
 
 impl Master {
     fn apply(&self, action: Action) {
-        let mut backing = self.backing.lock().unwrap();
-        if let Action::Jump(ms) = action {
-            self.clock.jump(ms);
-            return;
+        match action {
+            Action::Jump(ms) => return self.clock.jump(ms),
+            Action::Flush => return drop(self.ask(&["FLUSHALL"])),
+            _ => {}
         }
+        let mut backing = self.backing.lock().unwrap();
         match (&mut *backing, action) {
             (Backing::Container(container), Action::Kill) => container.kill(),
             (Backing::Container(container), Action::Stop) => container.stop(),

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::{
-    event::{DRIFT_MS, TTL_MAX},
+    event::DRIFT_MS,
     fault::{Action, Done, Target},
 };
 
@@ -46,15 +46,19 @@ pub(crate) fn breaks(action: Action, persistence: Persistence) -> bool {
     }
 }
 
-/// Whether two holders at this moment, of which the later was told then that it has the lock, can come
-/// from an assumption that was broken.
+/// Whether two holders can come from this.
 ///
-/// A majority had the first one's key when its last round began, at most a ttl ago, and a majority
-/// granted the second one's by now. Two majorities share a master, which must have forgotten in between.
-pub(crate) fn explains(done: &Done, persistence: Persistence, second_told: Duration) -> bool {
-    let earliest = second_told.saturating_sub(TTL_MAX);
+/// A majority had the first one's key when the last round began that it was told of, `since`, and a
+/// majority had granted the second one's when that was `told`. Two majorities share a master, which must
+/// have forgotten in between.
+pub(crate) fn explains(
+    done: &Done,
+    persistence: Persistence,
+    since: Duration,
+    told: Duration,
+) -> bool {
     breaks(done.action, persistence)
         && matches!(done.target, Target::Master(_) | Target::Clock(_))
-        && done.from <= second_told
-        && done.until >= earliest
+        && done.until >= since
+        && done.from <= told
 }

@@ -50,6 +50,10 @@ struct Held {
     hold: Hold,
     /// When the attempt that got it began.
     began: Duration,
+    /// How long it is valid from the beginning of a round that a majority answered.
+    valid_for: Duration,
+    /// When it was seen to be valid, and when the last such round had begun by then.
+    rounds: Vec<(Duration, Duration)>,
     token: Option<u64>,
     /// When it was last seen to be valid.
     looked: Duration,
@@ -76,7 +80,9 @@ pub(crate) fn judge(
     let holds: Vec<Hold> = held.iter().map(|held| held.hold.clone()).collect();
     for double in double_holds(&holds) {
         let told = double.second.from;
-        let by = done.iter().find(|done| explains(done, persistence, told));
+        let first = held.iter().find(|held| held.hold == double.first).expect("one of them");
+        let since = first.last_round(told);
+        let by = done.iter().find(|done| explains(done, persistence, since, told));
         let what = format!("two holders: {:?} and {:?}", double.first, double.second);
         match by {
             Some(done) => verdict.excused.push(format!("{what}, after {done:?}")),
@@ -86,6 +92,14 @@ pub(crate) fn judge(
     verdict.violations.extend(intruders(&held));
     verdict.violations.extend(disordered_tokens(&held));
     verdict
+}
+
+impl Held {
+    /// When the last round began of which it was told by then that a majority still had its key.
+    fn last_round(&self, by: Duration) -> Duration {
+        let known = self.rounds.iter().take_while(|(looked, _)| *looked <= by);
+        known.map(|(_, began)| *began).max().unwrap_or(self.began)
+    }
 }
 
 impl Verdict {
@@ -115,6 +129,8 @@ impl Verdict {
                         until: *until,
                     },
                     began: *began,
+                    valid_for: until.saturating_sub(*began),
+                    rounds: vec![(*at, *began)],
                     token: *token,
                     looked: *at,
                     is_confirmed: false,
@@ -125,6 +141,7 @@ impl Verdict {
                 What::Valid { until } => {
                     if let Some(held) = held.last_mut() {
                         held.hold.until = held.hold.until.max(*until);
+                        held.rounds.push((*at, until.saturating_sub(held.valid_for)));
                         held.looked = *at;
                     }
                 }

@@ -34,7 +34,7 @@ pub(crate) struct Setup {
 /// The place of a client process: after a death another one takes it.
 #[derive(Debug)]
 pub(crate) struct Slot {
-    slot: usize,
+    number: usize,
     setup: Arc<Setup>,
     state: Mutex<State>,
 }
@@ -71,8 +71,8 @@ pub(crate) struct Seen {
 }
 
 impl Slot {
-    pub(crate) fn new(slot: usize, setup: &Arc<Setup>) -> Self {
-        let place = Self { slot, setup: Arc::clone(setup), state: Mutex::default() };
+    pub(crate) fn new(number: usize, setup: &Arc<Setup>) -> Self {
+        let place = Self { number, setup: Arc::clone(setup), state: Mutex::default() };
         place.respawn();
         place
     }
@@ -116,13 +116,13 @@ impl Slot {
             return;
         }
         // Unique over all slots and lives.
-        let client = self.slot + 100 * state.lives.len();
+        let client = self.number + 100 * state.lives.len();
         let log = self.setup.dir.join(format!("client-{client}"));
         let said = File::create(self.setup.dir.join(format!("client-{client}.err")));
         let mut command = mortal_command(env::current_exe().expect("this program"));
         command
             .args(["worker", &client.to_string(), &self.setup.seed.to_string()])
-            .arg(&self.setup.urls[self.slot % self.setup.urls.len()])
+            .arg(&self.setup.urls[self.number % self.setup.urls.len()])
             .arg(&self.setup.resource)
             .arg(&log)
             .stdin(Stdio::piped())
@@ -150,20 +150,20 @@ impl Slot {
     /// Waits until the process has said so, or says why it does not.
     pub(crate) fn wait_for(&self, answer: &str, until: Duration) -> Result<(), String> {
         let mut state = self.state.lock().unwrap();
-        let slot = self.slot;
+        let number = self.number;
         let Some(running) = &mut state.running else {
-            return Err(format!("client {slot} does not run"));
+            return Err(format!("client {number} does not run"));
         };
         loop {
             match running.answers.recv_timeout(until.saturating_sub(clock::now())) {
                 Ok(line) if line == answer => return Ok(()),
                 Ok(_) => {}
                 Err(mpsc::RecvTimeoutError::Timeout) => {
-                    return Err(format!("client {slot} does not say {answer:?}: it hangs"));
+                    return Err(format!("client {number} does not say {answer:?}: it hangs"));
                 }
                 Err(mpsc::RecvTimeoutError::Disconnected) => {
                     let status = running.child.wait();
-                    return Err(format!("client {slot} ended by itself: {status:?}"));
+                    return Err(format!("client {number} ended by itself: {status:?}"));
                 }
             }
         }
@@ -173,15 +173,15 @@ impl Slot {
     pub(crate) fn dead(&self) -> Vec<usize> {
         let state = self.state.lock().unwrap();
         let lives = state.lives.iter().enumerate().filter(|(_, life)| life.death.is_some());
-        lives.map(|(number, _)| self.slot + 100 * number).collect()
+        lives.map(|(life, _)| self.number + 100 * life).collect()
     }
 
     /// What its processes have written down since the last time.
     pub(crate) fn read(&self) -> Vec<Seen> {
         let mut state = self.state.lock().unwrap();
-        let read = |(number, life): (usize, &mut Life)| {
-            let client = self.slot + 100 * number;
-            Seen { client, events: life.read(), death: life.death }
+        let read = |(life, process): (usize, &mut Life)| {
+            let client = self.number + 100 * life;
+            Seen { client, events: process.read(), death: process.death }
         };
         let seen: Vec<Seen> = state.lives.iter_mut().enumerate().map(read).collect();
         seen.into_iter().filter(|seen| !seen.events.is_empty()).collect()

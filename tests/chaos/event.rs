@@ -6,7 +6,7 @@
 use std::{fmt, str::FromStr, time::Duration};
 
 /// The longest ttl that a client asks for.
-pub(crate) const TTL_MAX: Duration = Duration::from_millis(3_000);
+pub(crate) const TTL_MAX: Duration = Duration::from_secs(3);
 /// What drift the library allows for at the shortest ttl; a jump of a clock by more breaks an assumption.
 pub(crate) const DRIFT_MS: i64 = 2;
 

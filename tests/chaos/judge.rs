@@ -76,7 +76,6 @@ pub(crate) fn judge(
             held.extend(verdict.follow(seen, events, done, well));
         }
     }
-    verdict.counts.locks = held.len();
     let holds: Vec<Hold> = held.iter().map(|held| held.hold.clone()).collect();
     for double in double_holds(&holds) {
         let told = double.second.from;
@@ -94,7 +93,45 @@ pub(crate) fn judge(
     verdict
 }
 
+impl Counts {
+    fn count(&mut self, what: &What) {
+        let count = match what {
+            What::Try { .. } => &mut self.attempts,
+            What::Granted { .. } => &mut self.locks,
+            What::Refused { is_contended: true } => &mut self.contended,
+            What::Refused { is_contended: false } => &mut self.no_quorum,
+            What::GaveUp => &mut self.given_up,
+            What::Littered => &mut self.littered,
+            What::Lost => &mut self.lost,
+            What::Confirmed => &mut self.confirmed,
+            What::Fenced => &mut self.fenced,
+            What::Wrote { harmed } => {
+                self.harmed += usize::from(*harmed);
+                &mut self.writes
+            }
+            _ => return,
+        };
+        *count += 1;
+    }
+}
+
 impl Held {
+    /// What its task saw of it since it was granted.
+    fn see(&mut self, at: Duration, what: &What) {
+        match what {
+            What::Valid { until } => {
+                self.hold.until = self.hold.until.max(*until);
+                self.rounds.push((at, until.saturating_sub(self.valid_for)));
+                self.looked = at;
+            }
+            // Before the end of its validity: nobody knows when, after the last look.
+            What::Lost if at < self.hold.until => self.hold.until = self.looked,
+            What::Releasing => self.hold.until = self.hold.until.min(at),
+            What::Confirmed => self.is_confirmed = true,
+            _ => {}
+        }
+    }
+
     /// When the last round began of which it was told by then that a majority still had its key.
     fn last_round(&self, by: Duration) -> Duration {
         let known = self.rounds.iter().take_while(|(looked, _)| *looked <= by);
@@ -115,12 +152,9 @@ impl Verdict {
         let mut trying: Option<(Duration, usize)> = None;
         let client = seen.client;
         for Event { at, what, .. } in events.iter().copied() {
-            let counts = &mut self.counts;
+            self.counts.count(what);
             match what {
-                What::Try { resource, .. } => {
-                    counts.attempts += 1;
-                    trying = Some((*at, *resource));
-                }
+                What::Try { resource, .. } => trying = Some((*at, *resource)),
                 What::Granted { resource, began, until, token } => held.push(Held {
                     hold: Hold {
                         client,
@@ -135,45 +169,13 @@ impl Verdict {
                     looked: *at,
                     is_confirmed: false,
                 }),
-                What::Refused { is_contended: true } => counts.contended += 1,
-                What::Refused { is_contended: false } => counts.no_quorum += 1,
-                What::GaveUp => counts.given_up += 1,
-                What::Valid { until } => {
-                    if let Some(held) = held.last_mut() {
-                        held.hold.until = held.hold.until.max(*until);
-                        held.rounds.push((*at, until.saturating_sub(held.valid_for)));
-                        held.looked = *at;
-                    }
-                }
-                What::Lost => {
-                    counts.lost += 1;
-                    if let Some(held) = held.last_mut() {
-                        // Before the end of its validity: nobody knows when, after the last look.
-                        if *at < held.hold.until {
-                            held.hold.until = held.looked;
-                        }
-                    }
-                }
-                What::Releasing => {
-                    if let Some(held) = held.last_mut() {
-                        held.hold.until = held.hold.until.min(*at);
-                    }
-                }
-                What::Confirmed => {
-                    counts.confirmed += 1;
-                    if let Some(held) = held.last_mut() {
-                        held.is_confirmed = true;
-                    }
-                }
-                What::Unconfirmed => {}
-                What::Littered => counts.littered += 1,
-                What::Wrote { harmed } => {
-                    counts.writes += 1;
-                    counts.harmed += usize::from(*harmed);
-                }
-                What::Fenced => counts.fenced += 1,
                 What::Slow { from, limit } => self.slow(client, *from, *at, *limit, done),
                 What::Violation(what) => self.violations.push(what.clone()),
+                _ => {
+                    if let Some(held) = held.last_mut() {
+                        held.see(*at, what);
+                    }
+                }
             }
             if matches!(what, What::Granted { .. } | What::Refused { .. } | What::GaveUp) {
                 if let Some((since, resource)) = trying.take() {
@@ -182,7 +184,9 @@ impl Verdict {
             }
         }
         if let Some(death) = seen.death {
-            held.iter_mut().for_each(|held| held.hold.until = held.hold.until.min(death));
+            for held in &mut held {
+                held.hold.until = held.hold.until.min(death);
+            }
         }
         held
     }

@@ -16,6 +16,7 @@
     clippy::print_stderr,
     clippy::as_conversions,
     clippy::cast_precision_loss,
+    clippy::wildcard_enum_match_arm,
     reason = "a program that tests may panic, and says what it does"
 )]
 

@@ -95,9 +95,9 @@ fn sweep() {
         }
         let processes = fs::read_to_string(dir.join(PROCESSES)).unwrap_or_default();
         for (pid, since) in processes.lines().filter_map(|line| line.split_once(' ')) {
-            let Ok(pid) = pid.parse() else { continue };
+            let (Ok(pid), Ok(raw)) = (pid.parse(), pid.parse()) else { continue };
             if started(pid).is_some_and(|started| started.to_string() == since) {
-                let pid = Pid::from_raw(pid.cast_signed()).expect("a process");
+                let pid = Pid::from_raw(raw).expect("a process");
                 kill_process(pid, Signal::KILL).ok();
             }
         }

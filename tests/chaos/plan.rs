@@ -100,7 +100,7 @@ impl Planner {
 
     fn draw(&mut self, round: &Round) -> Kind {
         // What breaks assumptions comes in few rounds, and then often.
-        if round.breaks_assumptions && self.rng.random_ratio(1, 3) {
+        if round.breaks_assumptions && self.rng.random_ratio(1, 2) {
             let mut breaking = self.terms.kinds();
             breaking.retain(|kind| breaks(kind.onset(99), self.terms.persistence));
             return breaking[self.rng.random_range(0..breaking.len())];

@@ -207,6 +207,8 @@ fn write_down(run: &Run, number: usize, round: &Round, done: &[Done], verdict: &
     }
     verdict.excused.iter().for_each(|what| writeln!(text, "excused: {what}").unwrap());
     verdict.violations.iter().for_each(|what| writeln!(text, "VIOLATION {what}").unwrap());
-    client::complaints(run).iter().for_each(|what| writeln!(text, "{what}").unwrap());
+    for what in client::complaints(run) {
+        writeln!(text, "{what}").unwrap();
+    }
     fs::write(run.dir.join(format!("round-{}", number + 1)), text).expect("the folder of the run");
 }

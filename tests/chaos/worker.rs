@@ -146,7 +146,7 @@ impl Life {
         }
         let drained = self.redlock.shutdown().await;
         if !drained.unanswered.is_empty() {
-            self.violation(format!("a shutdown left something undone: {drained:?}"));
+            self.violation(&format!("a shutdown left something undone: {drained:?}"));
         }
         say("ended");
     }
@@ -163,7 +163,7 @@ impl Life {
                 return;
             }
             if now() - started > RECOVERED_WITHIN {
-                return self.violation(format!("not recovered: {nodes:?}"));
+                return self.violation(&format!("not recovered: {nodes:?}"));
             }
             sleep(Duration::from_millis(10)).await;
         }
@@ -175,7 +175,7 @@ impl Life {
         (&self.log).write_all(line.as_bytes()).expect("the log");
     }
 
-    fn violation(&self, what: String) {
+    fn violation(&self, what: &str) {
         self.note(TASKS, now(), What::Violation(format!("client {}: {what}", self.client)));
     }
 }
@@ -206,7 +206,7 @@ enum End {
 impl Operation {
     fn random(rng: &mut StdRng) -> Self {
         let ttl_ms = if rng.random_ratio(1, 4) {
-            TTL_MAX.as_millis() as u64
+            TTL_MAX.as_secs() * 1_000
         } else {
             rng.random_range(400..=2_000)
         };
@@ -297,7 +297,7 @@ impl Task {
         self.life.note(self.number, now(), what);
     }
 
-    fn violation(&self, what: String) {
+    fn violation(&self, what: &str) {
         self.note(What::Violation(format!("client {}: {what}", self.life.client)));
     }
 
@@ -317,7 +317,7 @@ impl Task {
             let limit = operation.node_timeout();
             if let Err(error) = self.within(limit, extending).await {
                 if error.is_lost() && !guard.remaining().is_zero() {
-                    self.violation(format!("lost what is still valid: {error}"));
+                    self.violation(&format!("lost what is still valid: {error}"));
                 }
             }
         }
@@ -378,7 +378,7 @@ impl Task {
                 self.note(What::Refused { is_contended: error.is_contended() });
                 let is_bug = matches!(error, AcquireError::Options(_) | AcquireError::ShutDown);
                 if is_bug || operation.is_last {
-                    self.violation(format!("no progress on {name}: {error}"));
+                    self.violation(&format!("no progress on {name}: {error}"));
                 }
             }
         }
@@ -409,11 +409,11 @@ impl Task {
     async fn check_lost(&self, guard: &LockGuard) -> bool {
         let told = timeout(A_LITTLE, guard.lost_token().cancelled()).await;
         if told.is_err() {
-            self.violation("not told of a loss".to_owned());
+            self.violation("not told of a loss");
         }
         sleep(Duration::from_millis(2)).await;
         if !guard.remaining().is_zero() || !guard.is_lost() {
-            self.violation("has a lost lock back".to_owned());
+            self.violation("has a lost lock back");
         }
         false
     }
@@ -447,7 +447,7 @@ impl Task {
                 let released = self.within(limit, guard.release()).await;
                 if let (true, Err(error)) = (operation.is_last, &released) {
                     if error.is_lost() {
-                        self.violation(format!("lost while all is well: {error}"));
+                        self.violation(&format!("lost while all is well: {error}"));
                     }
                 }
                 released.is_ok()

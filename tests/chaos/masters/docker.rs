@@ -50,9 +50,8 @@ pub(crate) fn image() -> Result<Image, String> {
 fn find_image() -> Result<Image, String> {
     docker(&["version", "--format", "{{.Server.Version}}"])
         .map_err(|_| "Docker does not answer".to_owned())?;
-    let wanted = env::var("QUORUMLOCK_IMAGE").into_iter();
-    let named: Vec<String> = wanted.collect();
-    let names = if named.is_empty() { IMAGES.map(str::to_owned).to_vec() } else { named };
+    let wanted = env::var("QUORUMLOCK_IMAGE").map(|name| vec![name]);
+    let names = wanted.unwrap_or_else(|_| IMAGES.map(str::to_owned).to_vec());
     let is_here = |name: &&String| docker(&["image", "inspect", name]).is_ok();
     let can_come = |name: &&String| {
         !name.starts_with("quorumlock/") && docker(&["pull", "--quiet", name]).is_ok()

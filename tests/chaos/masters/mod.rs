@@ -32,7 +32,7 @@ pub(crate) struct Masters {
     /// What they are.
     pub(crate) what: String,
     pub(crate) has_clocks: bool,
-    masters: Vec<Master>,
+    all: Vec<Master>,
 }
 
 struct Master {
@@ -90,17 +90,17 @@ impl Masters {
                 (what, shim.is_some(), clocks.enumerate().map(start).collect())
             }
         };
-        let masters = Self { what, has_clocks, masters };
+        let masters = Self { what, has_clocks, all: masters };
         masters.wait_until_all_answer();
         masters
     }
 
     pub(crate) fn port(&self, master: usize) -> u16 {
-        self.masters[master].port
+        self.all[master].port
     }
 
     pub(crate) fn apply(&self, master: usize, action: Action) {
-        self.masters[master].apply(action);
+        self.all[master].apply(action);
     }
 
     /// Undoes what was done to a master, whatever it is. Its clock stays as it is: setting it right
@@ -112,7 +112,7 @@ impl Masters {
 
     pub(crate) fn wait_until_all_answer(&self) {
         let end = clock::now() + ANSWERS_WITHIN;
-        for (number, master) in self.masters.iter().enumerate() {
+        for (number, master) in self.all.iter().enumerate() {
             while master.ask(&["PING"]) != Some(Reply::Text("PONG".to_owned())) {
                 assert!(clock::now() < end, "n{number} does not answer:\n{}", master.log());
                 // One that found its port taken has ended again.
@@ -125,7 +125,7 @@ impl Masters {
     /// The locks that have keys, each with where and for how many milliseconds more.
     pub(crate) fn locked(&self) -> Vec<(String, String)> {
         let mut found = Vec::new();
-        for (number, master) in self.masters.iter().enumerate() {
+        for (number, master) in self.all.iter().enumerate() {
             let Some(Reply::Array(keys)) = master.ask(&["KEYS", "*"]) else {
                 found.push((String::new(), format!("n{number} does not say")));
                 continue;
@@ -143,7 +143,7 @@ impl Masters {
 
     /// What they have written to their logs.
     pub(crate) fn logs(&self, to: &Path) {
-        for (number, master) in self.masters.iter().enumerate() {
+        for (number, master) in self.all.iter().enumerate() {
             fs::write(to.join(format!("n{number}.log")), master.log()).ok();
         }
     }

@@ -49,6 +49,8 @@ mod nemesis;
 #[cfg(target_os = "linux")]
 mod judge;
 #[cfg(target_os = "linux")]
+mod selfcheck;
+#[cfg(target_os = "linux")]
 mod report;
 #[cfg(target_os = "linux")]
 mod run;

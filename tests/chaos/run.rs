@@ -14,7 +14,7 @@ use crate::{
     owner::Run,
     plan::{Round, Terms, rounds},
     report::Totals,
-    resource,
+    resource, selfcheck,
     worker::{OWN, PROGRESS_WITHIN},
 };
 
@@ -50,6 +50,7 @@ impl Settings {
 }
 
 pub(crate) fn main() -> ExitCode {
+    selfcheck::all();
     let settings = Settings::read();
     let run = Run::begin();
     let Settings { seed, seconds, persistence } = settings;

@@ -62,3 +62,18 @@ pub(crate) fn explains(
         && done.until >= since
         && done.from <= told
 }
+
+/// Whether a confirmed release can come from this though another had the lock in between.
+///
+/// A node that forgot is refilled by the watchdog and counts from the next round on, also when the round
+/// before was not conclusive; by then another may have come and gone. So a confirmation rests on nodes
+/// that do not forget. Once refilled nodes count only after a round that a majority confirmed without
+/// them, this is to be `false`.
+pub(crate) fn voids_confirmations(
+    done: &Done,
+    persistence: Persistence,
+    granted: Duration,
+    told: Duration,
+) -> bool {
+    explains(done, persistence, granted, told)
+}

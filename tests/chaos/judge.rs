@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 use quorumlock::sim::history::{Hold, double_holds};
 
 use crate::{
-    assumptions::{Persistence, explains},
+    assumptions::{Persistence, explains, voids_confirmations},
     client::Seen,
     event::{Event, What},
     fault::{Action, Done, Target},
@@ -34,6 +34,8 @@ pub(crate) struct Counts {
     pub(crate) littered: usize,
     pub(crate) lost: usize,
     pub(crate) confirmed: usize,
+    /// Confirmed releases of locks that another had in between, after a master forgot.
+    pub(crate) wrongly_confirmed: usize,
     pub(crate) writes: usize,
     /// Writes to the resource that checks nothing which undid one of another holder.
     pub(crate) harmed: usize,
@@ -88,7 +90,16 @@ pub(crate) fn judge(
             None => verdict.violations.push(what),
         }
     }
-    verdict.violations.extend(intruders(&held));
+    for (first, second) in intruders(&held) {
+        let (granted, told) = (first.hold.from, second.hold.from);
+        let what = format!("a release was confirmed: {:?}, though: {:?}", first.hold, second.hold);
+        if done.iter().any(|done| voids_confirmations(done, persistence, granted, told)) {
+            verdict.counts.wrongly_confirmed += 1;
+            verdict.excused.push(what);
+        } else {
+            verdict.violations.push(what);
+        }
+    }
     verdict.violations.extend(disordered_tokens(&held));
     verdict
 }
@@ -239,9 +250,9 @@ impl Verdict {
     }
 }
 
-/// Whoever has its release confirmed was alone from its grant on, whatever clocks and masters did: no
-/// other can have begun an attempt and been granted in between.
-fn intruders(held: &[Held]) -> Vec<String> {
+/// Whoever has its release confirmed was alone from its grant on: no other can have begun an attempt and
+/// been granted in between. Those who had, and those who were.
+fn intruders(held: &[Held]) -> Vec<(&Held, &Held)> {
     let mut found = Vec::new();
     for resource in 0..RESOURCES {
         let name = format!("r{resource}");
@@ -253,12 +264,7 @@ fn intruders(held: &[Held]) -> Vec<String> {
             let within = beside.filter(|second| second.began > first.hold.from);
             // One whose validity had ended when it was told never had the lock.
             let within = within.filter(|second| second.hold.from < second.hold.until);
-            found.extend(within.map(|second| {
-                format!(
-                    "a release was confirmed, though: {:?} within {:?}",
-                    second.hold, first.hold
-                )
-            }));
+            found.extend(within.map(|second| (*first, *second)));
         }
     }
     found

@@ -49,6 +49,7 @@ impl Totals {
             littered,
             lost,
             confirmed,
+            wrongly_confirmed,
             writes,
             harmed,
             fenced,
@@ -63,7 +64,8 @@ impl Totals {
             "rounds              {}\n\
              acquisitions        {attempts}: {locks} locks, {contended} contended, {no_quorum} without \
              quorum, {given_up} given up; {littered} more of locks of its own\n\
-             locks               {lost} lost, {confirmed} with a confirmed release\n\
+             locks               {lost} lost, {confirmed} with a confirmed release, {wrongly_confirmed} of them wrongly, by broken \
+             assumptions\n\
              faults              {}: {}\n\
              longest wait        {longest_wait:.2?}; after the last fault of a round \
              {longest_wait_when_well:.2?}\n\
@@ -75,7 +77,7 @@ impl Totals {
             self.rounds,
             self.faults.values().sum::<usize>(),
             faults.trim_end_matches(", "),
-            self.excused,
+            self.excused - wrongly_confirmed,
             self.residue,
             self.violations.len(),
         )
@@ -92,6 +94,7 @@ impl Counts {
         self.littered += other.littered;
         self.lost += other.lost;
         self.confirmed += other.confirmed;
+        self.wrongly_confirmed += other.wrongly_confirmed;
         self.writes += other.writes;
         self.harmed += other.harmed;
         self.fenced += other.fenced;

@@ -79,7 +79,9 @@ fn what_a_master_forgot_excuses_two_holders_until_the_next_renewal() {
 fn whoever_has_its_release_confirmed_was_alone() {
     let first: Vec<&str> = FIRST.into_iter().chain(["510ms confirmed"]).collect();
     let forgot = [done(Target::Master(2), Action::Wipe, 260)];
-    check(&[seen(0, &first), seen(1, &SECOND)], &forgot, 1, 1);
+    check(&[seen(0, &first), seen(1, &SECOND)], &forgot, 0, 2);
+    // Two violations: two holders, and a confirmation that is not true.
+    check(&[seen(0, &first), seen(1, &SECOND)], &[], 2, 0);
     // Its attempt began before: it was there first.
     let earlier = ["80ms try 0 false", "350ms granted 0 80ms 840ms -", "400ms releasing"];
     check(&[seen(0, &first), seen(1, &earlier)], &forgot, 0, 1);

@@ -5,6 +5,7 @@ use std::{
     env, fs, io,
     path::{Path, PathBuf},
     process::{self, Child, Command, ExitCode, Stdio},
+    thread,
     time::Duration,
 };
 
@@ -61,6 +62,11 @@ impl Drop for Run {
     fn drop(&mut self) {
         self.watcher.kill().ok();
         self.watcher.wait().ok();
+        // A panic is a failure as well.
+        if thread::panicking() {
+            self.keep();
+            eprintln!("chaos: broke off. Logs: {}", self.dir.display());
+        }
         if !self.dir.join(KEPT).exists() {
             fs::remove_dir_all(&self.dir).ok();
         }

@@ -234,6 +234,11 @@ impl Kind {
         }
     }
 
+    /// Whether nobody can get in while it lasts.
+    pub(crate) fn keeps_out(self) -> bool {
+        self.relief().is_some() && self.hits() > 1
+    }
+
     /// How many of its targets are hit.
     pub(crate) fn hits(self) -> usize {
         match self {

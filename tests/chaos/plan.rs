@@ -103,6 +103,11 @@ impl Planner {
         if round.breaks_assumptions && self.rng.random_ratio(1, 2) {
             let mut breaking = self.terms.kinds();
             breaking.retain(|kind| breaks(kind.onset(99), self.terms.persistence));
+            // Those first that have not been there yet; then what lets others in at once.
+            if let Some(kind) = breaking.iter().find(|kind| self.unused.contains(kind)) {
+                return *kind;
+            }
+            breaking.retain(|kind| !kind.keeps_out());
             return breaking[self.rng.random_range(0..breaking.len())];
         }
         if self.deck.is_empty() {
@@ -144,8 +149,11 @@ impl Planner {
 
 impl Round {
     fn allows(&self, kind: Kind, terms: Terms) -> bool {
-        (self.breaks_assumptions || !breaks(kind.onset(99), terms.persistence))
-            && (self.kills_clients || kind != Kind::KillClient)
+        let is_breaking = breaks(kind.onset(99), terms.persistence);
+        // What keeps everybody out would keep out those as well who are to get in wrongly.
+        let fits =
+            if self.breaks_assumptions { is_breaking || !kind.keeps_out() } else { !is_breaking };
+        fits && (self.kills_clients || kind != Kind::KillClient)
     }
 
     /// Whether nothing is done to the target in that time: steps come in pairs, but for those that are

@@ -1,6 +1,6 @@
 //! What a run prints.
 
-use std::{collections::BTreeMap, fmt::Write as _, time::Duration};
+use std::{collections::BTreeMap, fmt::Write as _};
 
 use crate::{
     fault::{Done, Kind},
@@ -15,7 +15,7 @@ pub(crate) struct Totals {
     pub(crate) violations: Vec<String>,
     pub(crate) excused: usize,
     pub(crate) residue: usize,
-    pub(crate) faults: BTreeMap<Kind, usize>,
+    hits: BTreeMap<Kind, usize>,
 }
 
 impl Totals {
@@ -25,18 +25,14 @@ impl Totals {
         self.violations.extend(verdict.violations);
         self.excused += verdict.excused.len();
         self.residue += residue;
-        let mut last = None;
-        // What hits several targets at the same time is one fault.
-        for done in done {
-            let Some(kind) = done.kind else { continue };
-            let is_same = last.is_some_and(|(of, from): (Kind, Duration)| {
-                of == kind && kind.hits() > 1 && done.from - from < Duration::from_millis(50)
-            });
-            if !is_same {
-                *self.faults.entry(kind).or_default() += 1;
-            }
-            last = Some((kind, done.from));
+        for kind in done.iter().filter_map(|done| done.kind) {
+            *self.hits.entry(kind).or_default() += 1;
         }
+    }
+
+    /// How often each kind of fault came: some hit several targets at the same time.
+    pub(crate) fn faults(&self) -> BTreeMap<Kind, usize> {
+        self.hits.iter().map(|(kind, hits)| (*kind, hits / kind.hits())).collect()
     }
 
     pub(crate) fn print(&self) -> String {
@@ -57,7 +53,7 @@ impl Totals {
             longest_wait_when_well,
         } = self.counts;
         let mut faults = String::new();
-        for (kind, times) in &self.faults {
+        for (kind, times) in self.faults() {
             write!(faults, "{kind:?} {times}, ").unwrap();
         }
         format!(
@@ -75,7 +71,7 @@ impl Totals {
              residue             {} keys\n\
              violations          {}",
             self.rounds,
-            self.faults.values().sum::<usize>(),
+            self.faults().values().sum::<usize>(),
             faults.trim_end_matches(", "),
             self.excused - wrongly_confirmed,
             self.residue,

@@ -98,7 +98,8 @@ pub(crate) fn main() -> ExitCode {
     }
     if totals.violations.is_empty() {
         totals.violations.extend(end(&world));
-        let missing = terms.kinds().into_iter().filter(|kind| !totals.faults.contains_key(kind));
+        let faults = totals.faults();
+        let missing = terms.kinds().into_iter().filter(|kind| !faults.contains_key(kind));
         let missing: Vec<_> = missing.collect();
         if seconds >= SECONDS_FOR_ALL && !missing.is_empty() {
             totals.violations.push(format!("faults that did not come: {missing:?}"));

@@ -26,7 +26,10 @@ use crate::{
 /// Tasks of one process, which share a `Redlock`.
 const TASKS: usize = 3;
 /// What they lock and write to.
-pub(crate) const RESOURCES: usize = 4;
+pub(crate) const RESOURCES: usize = 5;
+/// One of them is mostly held for long, and renewed, while others look in: what happens to a holder whose
+/// keys are gone shows there.
+const CAMP: usize = RESOURCES - 1;
 /// When all is well, how long an acquisition may wait, whatever had happened before.
 ///
 /// A key of a client that died lives for its ttl, longer by what the clock was set back meanwhile, and
@@ -204,6 +207,24 @@ enum End {
 }
 
 impl Operation {
+    /// What a task does next. The last of each client is the one that stays for long.
+    fn next(rng: &mut StdRng, task: usize) -> Self {
+        let operation = Self::random(rng);
+        let ms = Duration::from_millis;
+        if task == TASKS - 1 && rng.random_ratio(2, 3) {
+            let ttl = ms(rng.random_range(1_000..=2_000));
+            let hold = ms(rng.random_range(1_500..=4_000));
+            let wait = ms(rng.random_range(1_000..=10_000));
+            let patience = None;
+            Self { resource: CAMP, ttl, wait, is_renewed: true, patience, hold, ..operation }
+        } else if rng.random_ratio(1, 3) {
+            let hold = ms(rng.random_range(20..=300));
+            Self { resource: CAMP, wait: Duration::ZERO, hold, ..operation }
+        } else {
+            operation
+        }
+    }
+
     fn random(rng: &mut StdRng) -> Self {
         let ttl_ms = if rng.random_ratio(1, 4) {
             TTL_MAX.as_secs() * 1_000
@@ -217,7 +238,7 @@ impl Operation {
         };
         let ms = Duration::from_millis;
         Self {
-            resource: rng.random_range(0..RESOURCES),
+            resource: rng.random_range(0..CAMP),
             ttl: ms(ttl_ms),
             wait: ms(match rng.random_range(0..10) {
                 0..4 => 0,
@@ -273,7 +294,7 @@ impl Task {
                     if self.rng.random_ratio(1, 4) {
                         self.litter().await;
                     } else {
-                        let operation = Operation::random(&mut self.rng);
+                        let operation = Operation::next(&mut self.rng, self.number);
                         self.operate(&operation).await;
                     }
                     let pause = self.rng.random_range(0..=20);

@@ -24,7 +24,7 @@ use crate::{
     clock::Moment,
     fence,
     majority::quorum,
-    node::{Ballot, Facts, FleetKeys, MarkState, Marker, NodeName, Server},
+    node::{Facts, FleetKeys, MarkState, Marker, NodeName, Server},
     options::millis,
     validity::ClockDrift,
 };
@@ -89,8 +89,8 @@ pub(crate) enum Verdict {
     Unknown,
     /// It cannot be a node, until somebody changes something.
     Refused(Refusal),
-    /// It votes.
-    Vote(Ballot),
+    /// It votes, with the marker of this id.
+    Vote { mark: String },
     /// Its wait begins: a waiting marker has to be written.
     Mark,
     /// It waits.
@@ -200,7 +200,7 @@ impl Fleet {
                     // The scripts were flushed, and nothing else.
                     return Verdict::Admit { floor: None };
                 }
-                Verdict::Vote(Ballot::new(self.keys.clone(), &marker.id, &self.members()))
+                Verdict::Vote { mark: marker.id }
             }
             MarkState::Admitted if is_of_node && self.trusts_durability && facts.is_durable => {
                 Verdict::Admit { floor: None }

@@ -9,7 +9,7 @@ use crate::{
     admission::{Fleet, Seen, Sight, Verdict},
     clock::{Clock, Moment},
     entropy::Entropy,
-    node::{Facts, FleetKeys, MarkState, Marker},
+    node::{Ballot, Facts, FleetKeys, MarkState, Marker},
 };
 
 #[derive(Debug)]
@@ -38,6 +38,11 @@ impl Board {
     /// The keys of the fleet on each node.
     pub(crate) fn keys(&self) -> &FleetKeys {
         &self.fleet.keys
+    }
+
+    /// What a node is asked with that has the marker of this id.
+    pub(crate) fn ballot(&self, mark: &str) -> Ballot {
+        Ballot::new(self.fleet.keys.clone(), mark, &self.fleet.members())
     }
 
     /// Whether another node needs to know what this one has granted by now.

@@ -124,7 +124,7 @@ impl Case {
 
     #[track_caller]
     fn votes(&self) {
-        assert!(matches!(self.verdict(), Verdict::Vote(_)), "{:?}", self.verdict());
+        assert!(matches!(self.verdict(), Verdict::Vote { .. }), "{:?}", self.verdict());
     }
 
     /// Looks at all nodes once more.
@@ -141,8 +141,7 @@ impl Case {
 #[test]
 fn a_node_with_the_marker_of_its_process_votes() {
     Case::voting(3).votes();
-    let Verdict::Vote(ballot) = Case::voting(3).verdict() else { panic!("it votes") };
-    assert_eq!(ballot.mark, format!("{:032x}", 0));
+    assert_eq!(Case::voting(3).verdict(), Verdict::Vote { mark: format!("{:032x}", 0) });
 }
 
 #[test]

@@ -207,10 +207,11 @@ impl Candidacy {
         if self.step.is_some() {
             return;
         }
-        self.ballot = None;
+        let before = self.ballot.take();
         match self.board.verdict(self.place) {
-            Verdict::Vote(ballot) => {
-                self.ballot = Some(Arc::new(ballot));
+            Verdict::Vote { mark } => {
+                let same = before.filter(|ballot| ballot.mark == mark);
+                self.ballot = Some(same.unwrap_or_else(|| Arc::new(self.board.ballot(&mark))));
                 self.standing = Standing::Voting;
                 self.again = Some(due_after(LOOK_WHILE_VOTING));
             }

@@ -97,6 +97,7 @@ impl NodeState {
                 Some(NodeFailure::NotAdmitted { why: self.to_string() })
             }
             Self::Connecting => Some(unreachable("not connected yet")),
+            Self::Joining if !is_grant => None,
             Self::Joining => {
                 Some(NodeFailure::NotAdmitted { why: "connected, and being looked at".to_owned() })
             }

@@ -14,12 +14,12 @@
 //! # tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build()?.block_on(async {
 //! let cluster = SimCluster::new(5);
 //! let process = cluster.client();
-//! let redlock = Redlock::builder().sim_client(&process).connect().await?;
+//! let redlock = Redlock::builder().sim_client(&process).new_fleet().connect().await?;
 //! let guard = redlock.acquire("nightly-report").await?;
 //!
 //! // The holder's process stands still for longer than its ttl, and another takes over.
 //! process.pause();
-//! let other = Redlock::builder().sim(&cluster).connect().await?;
+//! let other = Redlock::builder().sim(&cluster).new_fleet().connect().await?;
 //! let options = LockOptions::new().wait_timeout(Duration::from_secs(15));
 //! let _second = other.acquire_with("nightly-report", options).await?;
 //! process.resume();

@@ -5,7 +5,12 @@
 //! on a current-thread runtime, under a paused clock, or without a runtime.
 //! Everything listens on 127.0.0.1, on ports found at run time, and ends with its owner.
 
-#![allow(dead_code, unused_imports, reason = "each test crate uses the part it needs")]
+#![allow(
+    dead_code,
+    unused_imports,
+    unused_macros,
+    reason = "each test crate uses the part it needs"
+)]
 #![allow(
     unreachable_pub,
     unnameable_types,
@@ -14,7 +19,7 @@
 #![allow(clippy::disallowed_methods, reason = "these threads are real and live in real time")]
 
 mod resp;
-mod process;
+pub mod process;
 mod server;
 mod inspect;
 mod fleet;

@@ -29,7 +29,7 @@ const PORT_PROBES: u32 = 100;
 /// that ask for any (from 32768 on Linux). A port of that range could be gone when a killed server
 /// comes back to it, and a client that retries against a killed server there can even end up
 /// connected to itself.
-pub(super) fn free_port() -> u16 {
+pub fn free_port() -> u16 {
     let is_free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
     (0..PORT_PROBES).map(random_port).find(is_free).expect("a free port")
 }
@@ -41,7 +41,7 @@ fn random_port(probe: u32) -> u16 {
 }
 
 /// The server to test against. Panics if there is none: a skipped test would look like a passed one.
-pub(super) fn server_binary() -> PathBuf {
+pub fn server_binary() -> PathBuf {
     if let Some(binary) = env::var_os(BINARY_VARIABLE) {
         return binary.into();
     }
@@ -61,7 +61,7 @@ pub(super) fn find_on_path(program: &str) -> Option<PathBuf> {
 
 /// A command that runs `program` and, where `setpriv` can see to it, lets the kernel kill it when
 /// the test process ends in a way that runs no destructors.
-pub(super) fn mortal_command(program: PathBuf) -> Command {
+pub fn mortal_command(program: PathBuf) -> Command {
     if !dies_with_us() {
         return Command::new(program);
     }
@@ -95,7 +95,7 @@ struct Spawn {
 /// The kernel ties the signal that [`mortal_command`] asks for to the thread that starts the
 /// process, and the threads of tests come and go.
 #[track_caller]
-pub(super) fn spawn(command: Command) -> Child {
+pub fn spawn(command: Command) -> Child {
     static SPAWNER: OnceLock<mpsc::Sender<Spawn>> = OnceLock::new();
     let spawner = SPAWNER.get_or_init(|| {
         let (work, works) = mpsc::channel::<Spawn>();
@@ -113,7 +113,7 @@ pub(super) fn spawn(command: Command) -> Child {
 }
 
 /// The state letter of a process, 'T' for a stopped one; `None` if there is no such process.
-pub(super) fn process_state(pid: u32) -> Option<char> {
+pub fn process_state(pid: u32) -> Option<char> {
     if !Path::new("/proc/self/stat").exists() {
         return process_state_from_ps(pid);
     }

@@ -26,5 +26,6 @@ mod scope;
 mod waiting;
 mod inputs;
 mod connecting;
+mod admission;
 #[cfg(feature = "rustls")]
 mod tls;

@@ -40,7 +40,8 @@ impl Commands {
         let mut facts = facts.ok_or_else(|| NodeFailure::Rejected {
             message: "INFO says neither run_id nor role: not a Redis or Valkey server".to_owned(),
         })?;
-        if facts.is_loading {
+        if facts.is_loading || facts.is_cluster {
+            // Nothing else is known, and nothing else decides.
             return Ok(facts);
         }
         facts.marker = self.get(&keys.marker).await?;

@@ -27,5 +27,6 @@ mod waiting;
 mod inputs;
 mod connecting;
 mod admission;
+mod fencing;
 #[cfg(feature = "rustls")]
 mod tls;

@@ -98,11 +98,15 @@ fn assert_unfit(connected: Result<Redlock, ConnectError>, server: &Server, reaso
 async fn textbook(builder: impl Fn() -> RedlockBuilder) -> (bool, Vec<usize>) {
     let fleet = Fleet::start(5);
     let (a, b) = (connect(builder(), &fleet).await, connect(builder(), &fleet).await);
-    [3, 4].iter().for_each(|place| occupy(&fleet[*place], "r"));
+    for place in [3, 4] {
+        occupy(&fleet[place], "r");
+    }
     let options = LockOptions::new().wait_timeout(Duration::ZERO).without_renewal();
     let held = a.acquire_with("r", options).await.unwrap();
     assert!([0, 1, 2].iter().all(|place| is_ours_on(&fleet[*place], &held)));
-    [3, 4].iter().for_each(|place| fleet[*place].del(&key("r")));
+    for place in [3, 4] {
+        fleet[place].del(&key("r"));
+    }
 
     fleet[2].restart();
     let mut refused = Vec::new();
@@ -141,7 +145,9 @@ async fn refill(builder: RedlockBuilder) -> bool {
     let nodes = names.into_iter().zip(proxies.iter().map(Proxy::url));
     let a = builder.named_nodes(nodes).connect().await.unwrap();
     eventually("all nodes to vote", SOON, || all_vote(&a));
-    [3, 4].iter().for_each(|place| proxies[*place].cut());
+    for place in [3, 4] {
+        proxies[place].cut();
+    }
     let held = a.acquire("r").await.unwrap();
     eventually("n0, n1 and n2", SOON, || {
         [0, 1, 2].iter().all(|place| is_ours_on(&fleet[*place], &held))
@@ -151,7 +157,7 @@ async fn refill(builder: RedlockBuilder) -> bool {
     let started = Instant::now();
     while !held.is_lost() {
         let is_back = fleet[2].exists(&key("r"));
-        if is_back && started.elapsed() > MAX_TTL * 3 {
+        if is_back && started.elapsed() > MAX_TTL.saturating_mul(3) {
             return true;
         }
         // It may have been lost between the two looks, and n2 may vote after that.
@@ -247,9 +253,14 @@ async fn nodes_that_were_flushed_do_not_vote_before_they_have_waited() {
     let held = a.acquire_with("r", LockOptions::new().without_renewal()).await.unwrap();
     eventually("all nodes", SOON, || fleet.iter().all(|server| is_ours_on(server, &held)));
     let flushed = Instant::now();
-    [0, 1].iter().for_each(|place| ok(&fleet[*place].command(&["FLUSHALL"])));
+    for place in [0, 1] {
+        ok(&fleet[place].command(&["FLUSHALL"]));
+    }
     let error = b.try_acquire("r").await.unwrap_err();
-    assert_eq!(not_admitted(&error), [0, 1], "{error}");
+    // Two answers decide: one of them at least is that of a node without a vote.
+    let refused = not_admitted(&error);
+    assert!(!refused.is_empty() && !refused.contains(&2), "{error}");
+    assert_eq!(error.attempt().unwrap().nodes.done(), 0, "{error}");
     let second = b.acquire("r").await.unwrap();
     assert!(held.is_lost() && flushed.elapsed() >= ttl, "{:?}", flushed.elapsed());
     second.release().await.unwrap();

@@ -85,7 +85,10 @@ async fn tokens_grow_from_one_holder_to_the_next_in_one_round() {
         let mut last = FencingToken::new(0);
         for turn in 0..40 {
             // Before another client comes, the minority has to be done with this one.
-            eventually("an idle fleet", SOON, || clients.iter().all(is_idle));
+            eventually("an idle fleet", SOON, || {
+                let is_free = |server: &Server| locks(server).is_empty();
+                clients.iter().all(is_idle) && fleet.iter().all(is_free)
+            });
             let (token, was_raised) = pair(&clients[turn % 2]).await;
             assert!(token > last, "{nodes} nodes: {token} after {last}");
             assert!(!was_raised, "{nodes} nodes: the counters agree at {token}");
@@ -104,11 +107,17 @@ async fn a_token_grows_also_when_the_counters_do_not_agree() {
         for place in frozen {
             fleet[place].freeze();
         }
-        for turn in 0..10 {
+        // What was sent to them before would be executed when they go on.
+        let (token, was_raised) = pair(&redlock).await;
+        assert!(token > last, "{token} after {last}, {frozen:?} frozen");
+        (last, raised) = (token, raised + u32::from(was_raised));
+        eventually("both to be seen as frozen", SOON, || {
+            frozen.iter().all(|place| node(&redlock, *place).state == NodeState::Unresponsive)
+        });
+        for _ in 0..10 {
             let (token, was_raised) = pair(&redlock).await;
             assert!(token > last, "{token} after {last}, {frozen:?} frozen");
-            assert!(!was_raised || turn == 0, "once raised they agree");
-            raised += u32::from(was_raised);
+            assert!(!was_raised, "once raised they agree");
             last = token;
         }
         for place in frozen {
@@ -131,7 +140,9 @@ async fn a_counter_that_is_gone_lets_no_token_go_back() {
         }
         settled(&redlock);
         let places: &[usize] = [&[0, 1, 2][..], &[0], &[1, 2], &[]][turn % 4];
-        places.iter().for_each(|place| fleet[*place].del(&fence("r")));
+        for place in places {
+            fleet[*place].del(&fence("r"));
+        }
         let (token, _) = pair(&redlock).await;
         assert!(token > last, "{token} after {last}, deleted on {places:?}");
         last = token;
@@ -286,7 +297,7 @@ async fn contend(redlock: Redlock, seen: Arc<Seen>) {
         }
         // One in eight is left to its end instead.
         if token.get() % 8 == 0 {
-            drop(guard)
+            drop(guard);
         } else {
             guard.release().await.ok();
         }
@@ -300,7 +311,8 @@ fn trouble(fleet: &Fleet, limit: Duration) {
         if started.elapsed() > limit {
             return;
         }
-        let (one, other) = (round % fleet.len(), (round + 1) % fleet.len());
+        let (one, other) =
+            (round.rem_euclid(fleet.len()), round.saturating_add(1).rem_euclid(fleet.len()));
         match round % 5 {
             0 | 2 => fleet[one].freeze(),
             1 | 3 => fleet[one].restart(),

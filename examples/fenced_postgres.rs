@@ -49,17 +49,14 @@ async fn main() -> Result<(), Box<dyn Error>> {
     transfer(&mut database, 70, late.token()).await?;
     println!("the second transfers 70 from alice to bob");
 
-    println!(
-        "the first wakes up, its lock is lost: {}; it transfers 70 all the same",
-        early.is_lost()
-    );
+    println!("the first wakes up, its lock is lost: {}", early.is_lost());
     match transfer(&mut database, 70, early.token()).await {
-        Err(error) if error.is_stale() => println!("refused: {error}"),
+        Err(error) if error.is_stale() => println!("its transfer is refused: {error}"),
         other => return Err(format!("transferred twice, or nothing is known: {other:?}").into()),
     }
-    let row = database.query_one("SELECT min(balance), max(balance) FROM accounts", &[]).await?;
-    let balances: (i64, i64) = (row.try_get(0)?, row.try_get(1)?);
-    println!("alice has {}, bob has {}", balances.0, balances.1);
+    for row in database.query("SELECT name, balance FROM accounts ORDER BY name", &[]).await? {
+        println!("{} has {}", row.try_get::<_, &str>(0)?, row.try_get::<_, i64>(1)?);
+    }
     late.release().await?;
     if masters.kill_minority() {
         println!("\none of the masters is killed; tokens grow all the same");

@@ -605,3 +605,56 @@ async fn who_lacks_a_right_that_a_vote_needs_is_told_which() {
         assert!(is_named || is_told, "without {command}: {told}");
     }
 }
+
+// SCRATCH
+#[tokio::test(flavor = "multi_thread")]
+async fn scratch_fight() {
+    let fleet = Fleet::start(4);
+    let urls = fleet.urls();
+    let (old, new) = ([&urls[0], &urls[1], &urls[2]], [&urls[0], &urls[1], &urls[3]]);
+    let first = new_fleet(MAX_TTL).nodes(old).connect().await.unwrap();
+    eventually("all nodes to vote", SOON, || all_vote(&first));
+    let second = new_fleet(MAX_TTL).nodes(new).connect().await.unwrap();
+    eventually("all nodes to vote", SOON, || all_vote(&second));
+    let started = Instant::now();
+    let (mut a, mut b, mut n, mut overlap) = (0, 0, 0, 0);
+    let mut markers = std::collections::BTreeSet::new();
+    while started.elapsed() < Duration::from_secs(8) {
+        n += 1;
+        let x = first.try_acquire("r").await;
+        let y = second.try_acquire("r").await;
+        a += u32::from(x.is_ok());
+        b += u32::from(y.is_ok());
+        overlap += u32::from(x.is_ok() && y.is_ok());
+        markers.insert(fleet[0].get(MARKER));
+        sleep(Duration::from_millis(20)).await;
+    }
+    panic!(
+        "{n} rounds: first {a}, second {b}, both at once {overlap}; {} markers on n0; {:?} {:?}",
+        markers.len(),
+        first.nodes(),
+        second.nodes()
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn scratch_new_fleet_left_in() {
+    let fleet = Fleet::start(3);
+    let ttl = Duration::from_secs(10);
+    let a = connect(new_fleet(ttl).ttl(ttl), &fleet).await;
+    let held = a.try_acquire("r").await.unwrap();
+    eventually("all nodes", SOON, || fleet.iter().all(|s| is_ours_on(s, &held)));
+    drop(a);
+    fleet[2].freeze();
+    fleet[0].restart();
+    fleet[1].restart();
+    let b = new_fleet(ttl).ttl(ttl).nodes(fleet.urls()).connect().await.unwrap();
+    let options = LockOptions::new().wait_timeout(Duration::from_secs(6));
+    let got = b.acquire_with("r", options).await;
+    panic!(
+        "second: {:?}, first still held: {} ({:?})",
+        got.is_ok(),
+        !held.is_lost(),
+        held.remaining()
+    );
+}

@@ -262,6 +262,82 @@ async fn a_full_memory_is_told_of_and_leaves_no_key_and_releases_go_on() {
     assert!(pair(&redlock).await.0 > token);
 }
 
+// Nodes that forgot.
+
+/// Restarts two nodes, one after the other, that keep nothing or an old copy of their data; then the
+/// third dies. The tokens of the two are larger than all that it knew alone.
+async fn grows_after_losses(keeps_old_copy: bool) {
+    let fleet = Fleet::start(3);
+    let ttl = Duration::from_millis(500);
+    let redlock = connect(builder().ttl(ttl).max_ttl(ttl), &fleet).await;
+    let mut last = FencingToken::new(0);
+    for place in [1, 2] {
+        for turn in 0..10 {
+            if turn == 5 && keeps_old_copy {
+                settled(&redlock);
+                assert_eq!(fleet[place].command(&["SAVE"]), Reply::Text("OK".to_owned()));
+            }
+            last = pair(&redlock).await.0.max(last);
+        }
+        settled(&redlock);
+        fleet[place].restart();
+        let kept = number(&fleet[place], MAX);
+        assert!(if keeps_old_copy { kept < Some(last.get()) && kept > Some(0) } else { true });
+        eventually("its wait", SOON, || {
+            matches!(node(&redlock, place).state, NodeState::Quarantined { .. })
+        });
+        eventually("its vote", SOON, || all_vote(&redlock));
+        assert!(number(&fleet[place], "quorumlock:floor") >= Some(last.get()), "it learned");
+    }
+    fleet[0].kill();
+    let (token, _) = pair(&redlock).await;
+    assert!(token > last, "{token} after {last}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nodes_that_lost_their_counters_learn_from_the_others_before_they_vote() {
+    tokio::join!(grows_after_losses(false), grows_after_losses(true));
+}
+
+// There are no others to learn from.
+#[tokio::test(flavor = "multi_thread")]
+async fn tokens_of_one_node_that_lost_its_disk_start_again_and_are_refused_until_they_catch_up() {
+    let fleet = Fleet::start(1);
+    let ttl = Duration::from_millis(500);
+    let redlock = connect(builder().ttl(ttl).max_ttl(ttl), &fleet).await;
+    let resource = Resources::<u64>::new();
+    let write = |token| resource.write("r", token, |writes| *writes += 1);
+    for _ in 0..5 {
+        write(pair(&redlock).await.0).unwrap();
+    }
+    fleet[0].restart();
+    eventually("its wait", SOON, || !all_vote(&redlock));
+    eventually("its vote", SOON, || all_vote(&redlock));
+    for number in 1..5 {
+        let token = pair(&redlock).await.0;
+        assert_eq!(token, FencingToken::new(number));
+        assert_eq!(write(token).unwrap_err().newest, FencingToken::new(5));
+    }
+    write(pair(&redlock).await.0).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_counter_that_is_no_number_is_named_and_leaves_no_lock() {
+    let fleet = Fleet::start(3);
+    let redlock = connect(builder(), &fleet).await;
+    for (value, place) in [("x", 0), ("9007199254740991", 1)] {
+        fleet[place].set_raw(&fence("r"), value, None);
+    }
+    let error = redlock.try_acquire_fenced("r").await.unwrap_err();
+    assert!(error.is_no_quorum() && error.to_string().contains(&fence("r")), "{error}");
+    settled(&redlock);
+    assert!(fleet.iter().all(|server| locks(server).is_empty()));
+    // A minority of such counters does no harm.
+    fleet[0].del(&fence("r"));
+    pair(&redlock).await;
+    redlock.try_acquire("r").await.unwrap().release().await.unwrap();
+}
+
 // What was granted before an acquisition began is smaller than what it is granted.
 
 /// What all holders know of each other.

@@ -127,10 +127,11 @@ async fn textbook(builder: impl Fn() -> RedlockBuilder) -> (bool, Vec<usize>) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_master_that_crashed_and_came_back_empty_gives_no_lock_away_twice() {
     let ttl = Duration::from_secs(4);
-    let protected = || new_fleet(ttl).ttl(ttl);
-    let unprotected = || protected().without_quarantine();
-    let (protected, unprotected) = tokio::join!(textbook(protected), textbook(unprotected));
-    let (is_twice, refused) = protected;
+    let protected = move || new_fleet(ttl).ttl(ttl);
+    let unprotected = move || protected().without_quarantine();
+    let (protected, unprotected) =
+        (tokio::spawn(textbook(protected)), tokio::spawn(textbook(unprotected)));
+    let ((is_twice, refused), unprotected) = (protected.await.unwrap(), unprotected.await.unwrap());
     assert!(!is_twice, "granted while it was held");
     assert!(refused.contains(&2), "it was refused because n2 had no vote: {refused:?}");
     assert!(unprotected.0, "without the protection it is granted twice");
@@ -170,10 +171,41 @@ async fn refill(builder: RedlockBuilder) -> bool {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_renewal_puts_no_key_back_on_a_node_that_has_forgotten_it_and_does_not_count_it() {
-    let (protected, unprotected) =
-        tokio::join!(refill(new_fleet(MAX_TTL)), refill(new_fleet(MAX_TTL).without_quarantine()));
+    let protected = tokio::spawn(refill(new_fleet(MAX_TTL)));
+    let unprotected = tokio::spawn(refill(new_fleet(MAX_TTL).without_quarantine()));
+    let (protected, unprotected) = (protected.await.unwrap(), unprotected.await.unwrap());
     assert!(!protected, "held by a node that had forgotten it");
     assert!(unprotected, "without the protection it is");
+}
+
+/// A holds on all three. Two are killed and come back empty while the third does not answer, and a
+/// client that has just started asks until it is granted. Whether A still held then.
+async fn majority_is_lost(later: RedlockBuilder) -> bool {
+    let fleet = Fleet::start(3);
+    let ttl = Duration::from_secs(8);
+    let a = connect(new_fleet(ttl).ttl(ttl), &fleet).await;
+    let options = LockOptions::new().without_renewal();
+    let held = a.acquire_with("r", options).await.unwrap();
+    eventually("all nodes", SOON, || fleet.iter().all(|server| is_ours_on(server, &held)));
+    fleet[2].freeze();
+    [&fleet[0], &fleet[1]].into_iter().for_each(Server::restart);
+    let b = later.ttl(ttl).max_ttl(ttl).nodes(fleet.urls()).connect().await.unwrap();
+    while !held.is_lost() {
+        if b.try_acquire("r").await.is_ok() {
+            return !held.is_lost();
+        }
+        sleep(Duration::from_millis(50)).await;
+    }
+    false
+}
+
+// `new_fleet` says that nothing can be held. It has its price where that is not true.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_majority_that_forgot_gives_no_lock_away_unless_a_client_says_that_it_is_new() {
+    let protected = tokio::spawn(majority_is_lost(builder(MAX_TTL)));
+    let unprotected = tokio::spawn(majority_is_lost(new_fleet(MAX_TTL)));
+    assert!(!protected.await.unwrap(), "granted while it was held");
+    assert!(unprotected.await.unwrap(), "that is its price");
 }
 
 // What a node forgets, and for how long it waits.
@@ -439,6 +471,26 @@ async fn another_list_of_nodes_is_refused_until_it_says_that_it_is_a_new_fleet()
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "fails: each takes the nodes back from the other every 250 ms, and no lock is granted"]
+async fn of_two_lists_of_nodes_that_both_say_that_they_are_new_one_works_in_the_end() {
+    let fleet = Fleet::start(4);
+    let urls = fleet.urls();
+    let (old, new) = ([&urls[0], &urls[1], &urls[2]], [&urls[0], &urls[1], &urls[3]]);
+    let first = new_fleet(MAX_TTL).nodes(old).connect().await.unwrap();
+    eventually("all nodes to vote", SOON, || all_vote(&first));
+    let second = new_fleet(MAX_TTL).nodes(new).connect().await.unwrap();
+    eventually("all nodes to vote", SOON, || all_vote(&second));
+    // A moment after it took over, and for good.
+    for moment in 0..50 {
+        let granted = [first.try_acquire("r").await, second.try_acquire("r").await];
+        let works = granted.iter().filter(|granted| granted.is_ok()).count();
+        assert!(works == 1 || moment < 10, "{works} at {moment}: {granted:?}");
+        drop(granted);
+        sleep(Duration::from_millis(100)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_client_with_a_larger_max_ttl_is_refused_and_one_with_a_smaller_is_not() {
     let fleet = Fleet::start(3);
     works(&connect(new_fleet(Duration::from_secs(20)), &fleet).await).await;
@@ -604,57 +656,4 @@ async fn who_lacks_a_right_that_a_vote_needs_is_told_which() {
         let is_told = told.contains("The user executing the script can't run this command");
         assert!(is_named || is_told, "without {command}: {told}");
     }
-}
-
-// SCRATCH
-#[tokio::test(flavor = "multi_thread")]
-async fn scratch_fight() {
-    let fleet = Fleet::start(4);
-    let urls = fleet.urls();
-    let (old, new) = ([&urls[0], &urls[1], &urls[2]], [&urls[0], &urls[1], &urls[3]]);
-    let first = new_fleet(MAX_TTL).nodes(old).connect().await.unwrap();
-    eventually("all nodes to vote", SOON, || all_vote(&first));
-    let second = new_fleet(MAX_TTL).nodes(new).connect().await.unwrap();
-    eventually("all nodes to vote", SOON, || all_vote(&second));
-    let started = Instant::now();
-    let (mut a, mut b, mut n, mut overlap) = (0, 0, 0, 0);
-    let mut markers = std::collections::BTreeSet::new();
-    while started.elapsed() < Duration::from_secs(8) {
-        n += 1;
-        let x = first.try_acquire("r").await;
-        let y = second.try_acquire("r").await;
-        a += u32::from(x.is_ok());
-        b += u32::from(y.is_ok());
-        overlap += u32::from(x.is_ok() && y.is_ok());
-        markers.insert(fleet[0].get(MARKER));
-        sleep(Duration::from_millis(20)).await;
-    }
-    panic!(
-        "{n} rounds: first {a}, second {b}, both at once {overlap}; {} markers on n0; {:?} {:?}",
-        markers.len(),
-        first.nodes(),
-        second.nodes()
-    );
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn scratch_new_fleet_left_in() {
-    let fleet = Fleet::start(3);
-    let ttl = Duration::from_secs(10);
-    let a = connect(new_fleet(ttl).ttl(ttl), &fleet).await;
-    let held = a.try_acquire("r").await.unwrap();
-    eventually("all nodes", SOON, || fleet.iter().all(|s| is_ours_on(s, &held)));
-    drop(a);
-    fleet[2].freeze();
-    fleet[0].restart();
-    fleet[1].restart();
-    let b = new_fleet(ttl).ttl(ttl).nodes(fleet.urls()).connect().await.unwrap();
-    let options = LockOptions::new().wait_timeout(Duration::from_secs(6));
-    let got = b.acquire_with("r", options).await;
-    panic!(
-        "second: {:?}, first still held: {} ({:?})",
-        got.is_ok(),
-        !held.is_lost(),
-        held.remaining()
-    );
 }

@@ -277,6 +277,26 @@ async fn a_node_that_syncs_every_second_or_not_at_all_is_not_trusted() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_lock_is_renewed_and_released_also_by_nodes_that_kept_its_key_and_may_not_vote() {
+    let fleet = Fleet::with_args(3, &KEEPS_ALL);
+    let ttl = Duration::from_secs(3);
+    let redlock = connect(new_fleet(LONG).ttl(ttl), &fleet).await;
+    let held = redlock.try_acquire("r").await.unwrap();
+    eventually("all nodes", SOON, || fleet.iter().all(|server| is_ours_on(server, &held)));
+    for place in [0, 1] {
+        fleet[place].restart();
+        eventually("its wait", SOON, || is_quarantined(&redlock, place));
+    }
+    let renewals = || [0, 1].map(|place| fleet[place].calls("pexpire"));
+    eventually("renewals on both", SOON, || renewals().iter().all(|count| *count >= 3));
+    assert!(!held.is_lost() && held.remaining() > ttl.div_f64(2.0), "{:?}", held.remaining());
+    held.release().await.unwrap();
+    eventually("no key", SOON, || fleet.iter().all(|server| server.keys().is_empty()));
+    let error = redlock.try_acquire("r").await.unwrap_err();
+    assert_eq!(not_admitted(&error), [0, 1], "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn nodes_that_were_flushed_do_not_vote_before_they_have_waited() {
     let fleet = Fleet::start(3);
     let ttl = Duration::from_secs(2);

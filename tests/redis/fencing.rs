@@ -1,7 +1,8 @@
 //! Fencing tokens from real servers: they grow, whatever happens to the counters.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
+    env, process,
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -15,12 +16,13 @@ use quorumlock::{
     fenced::memory::Resources,
 };
 use tokio::{
+    runtime::Runtime,
     task::JoinSet,
     time::{Instant, sleep},
 };
 
 use crate::support::{
-    Fleet, Reply, Server,
+    Conn, Fleet, Reply, Server, Twin,
     aftermath::{all_vote, is_idle, key, node},
     eventually,
 };
@@ -405,17 +407,14 @@ fn trouble(fleet: &Fleet, limit: Duration) {
     }
 }
 
+fn trusting() -> RedlockBuilder {
+    let ttl = Duration::from_secs(1);
+    let builder = Redlock::builder().new_fleet().ttl(ttl).max_ttl(ttl);
+    builder.node_timeout(Duration::from_millis(100)).trust_durability()
+}
+
 async fn contended(nodes: usize) {
     let fleet = Arc::new(Fleet::with_args(nodes, &KEEPS_ALL));
-    let ttl = Duration::from_secs(1);
-    let trusting = || {
-        Redlock::builder()
-            .new_fleet()
-            .ttl(ttl)
-            .max_ttl(ttl)
-            .node_timeout(Duration::from_millis(100))
-            .trust_durability()
-    };
     let (seen, mut holders) = (Arc::new(Seen::default()), JoinSet::new());
     let mut clients = Vec::new();
     for _ in 0..8 {
@@ -450,4 +449,56 @@ async fn of_many_contenders_each_has_a_larger_token_while_nodes_freeze_and_die()
 #[tokio::test(flavor = "multi_thread")]
 async fn of_many_contenders_each_has_a_larger_token_while_five_nodes_freeze_and_die() {
     contended(5).await;
+}
+
+/// Where a contender finds the log, and the nodes.
+const URLS: &str = "QUORUMLOCK_TEST_CONTENDER_URLS";
+
+/// Not a test: what each process does that contends in the next test.
+#[test]
+fn the_contender_in_a_process_of_its_own() {
+    let Ok(urls) = env::var(URLS) else { return };
+    let mut urls = urls.split(',');
+    let mut log = Conn::open(urls.next().unwrap(), SOON).unwrap();
+    let mut note = |what: String| log.command(&["RPUSH", "log", &what]).unwrap();
+    let contend = async {
+        let redlock = trusting().nodes(urls).connect().await.unwrap();
+        loop {
+            note(format!("{} begins", process::id()));
+            let Ok(guard) = redlock.acquire_fenced("r").await else { continue };
+            note(format!("{} {}", process::id(), guard.token()));
+            guard.release().await.ok();
+        }
+    };
+    Runtime::new().unwrap().block_on(contend);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_processes_that_contend_each_has_a_larger_token_while_nodes_freeze_and_die() {
+    let (fleet, log) = (Fleet::with_args(3, &KEEPS_ALL), Server::start());
+    let urls = format!("{},{}", log.addr(), fleet.urls().join(","));
+    let entry = "fencing::the_contender_in_a_process_of_its_own";
+    let twins: Vec<Twin> = (0..8).map(|_| Twin::start(entry, (URLS, &urls))).collect();
+    let length = || log.command(&["LLEN", "log"]).into_int();
+    eventually("the first of them", SOON, || length() > 100);
+    trouble(&fleet, Duration::from_secs(10));
+    drop(twins);
+
+    // One server has put into an order what happened: whoever begins after another has its token gets a
+    // larger one.
+    let (mut newest, mut began) = (0, BTreeMap::new());
+    let mut tokens = BTreeSet::new();
+    for entry in log.command(&["LRANGE", "log", "0", "-1"]).into_array() {
+        let entry = entry.into_text().unwrap();
+        let (who, what) = entry.split_once(' ').unwrap();
+        if what == "begins" {
+            began.insert(who.to_owned(), newest);
+        } else {
+            let token: u64 = what.parse().unwrap();
+            assert!(token > began[who], "{entry}, and {} was there before", began[who]);
+            assert!(tokens.insert(token), "{entry} again");
+            newest = newest.max(token);
+        }
+    }
+    assert!(began.len() == 8 && tokens.len() > 200, "{} of {began:?}", tokens.len());
 }

@@ -11,7 +11,7 @@ use crate::{
     admission::Fleet,
     board::Board,
     clock::Clock,
-    connect::wait_for_quorum,
+    connect::{check_members, wait_for_quorum},
     entropy::Entropy,
     error::ConnectError,
     lane::Lane,
@@ -50,6 +50,7 @@ use crate::{
 ///
 /// `Debug` does not show the nodes, whose URLs may contain passwords.
 #[must_use = "a builder does nothing until it is connected"]
+#[expect(clippy::struct_excessive_bools, reason = "each is a choice of its own")]
 pub struct RedlockBuilder {
     servers: Vec<Server>,
     single_node: bool,
@@ -436,23 +437,4 @@ impl Redlock {
     pub fn builder() -> RedlockBuilder {
         RedlockBuilder::new()
     }
-}
-
-/// Whether these are the members of a quorum.
-fn check_members<'a>(
-    names: &(impl Iterator<Item = &'a NodeName> + Clone),
-    single_node: bool,
-) -> Result<(), ConnectError> {
-    match names.clone().count() {
-        0 => return Err(ConnectError::NoNodes),
-        1 if !single_node => return Err(ConnectError::OneNode),
-        2 => tracing::warn!("two nodes tolerate no failure, like one; give three or five"),
-        _ => {}
-    }
-    for (place, node) in names.clone().enumerate() {
-        if names.clone().take(place).any(|earlier| earlier == node) {
-            return Err(ConnectError::Duplicate { node: node.clone() });
-        }
-    }
-    Ok(())
 }

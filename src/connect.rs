@@ -14,6 +14,25 @@ use crate::{
     redlock::Redlock,
 };
 
+/// Whether these are the members of a quorum.
+pub(crate) fn check_members<'a>(
+    names: &(impl Iterator<Item = &'a NodeName> + Clone),
+    single_node: bool,
+) -> Result<(), ConnectError> {
+    match names.clone().count() {
+        0 => return Err(ConnectError::NoNodes),
+        1 if !single_node => return Err(ConnectError::OneNode),
+        2 => tracing::warn!("two nodes tolerate no failure, like one; give three or five"),
+        _ => {}
+    }
+    for (place, node) in names.clone().enumerate() {
+        if names.clone().take(place).any(|earlier| earlier == node) {
+            return Err(ConnectError::Duplicate { node: node.clone() });
+        }
+    }
+    Ok(())
+}
+
 /// Once a quorum is connected, how long the other nodes are waited for.
 const GRACE: Duration = Duration::from_millis(200);
 

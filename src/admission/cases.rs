@@ -247,6 +247,9 @@ fn another_list_of_nodes_is_another_fleet() {
     case.is_refused(Refusal::OtherMembers("n0,n1,n3".to_owned()));
     case.fleet.is_new = true;
     assert_eq!(case.verdict(), Verdict::Mark, "it is taken over");
+    // But not back again.
+    case.sight.had_own = vec![true; 3];
+    case.is_refused(Refusal::OtherMembers("n0,n1,n3".to_owned()));
     // In which order they are listed does not matter.
     let mut case = Case::voting(3);
     case.fleet.names.reverse();

@@ -92,12 +92,11 @@ impl NodeState {
         let is_grant = operation.is_grant();
         match self {
             Self::Voting => None,
-            Self::Quarantined { .. } | Self::Refused { .. } if !is_grant => None,
+            Self::Joining | Self::Quarantined { .. } | Self::Refused { .. } if !is_grant => None,
             Self::Quarantined { .. } | Self::Refused { .. } => {
                 Some(NodeFailure::NotAdmitted { why: self.to_string() })
             }
             Self::Connecting => Some(unreachable("not connected yet")),
-            Self::Joining if !is_grant => None,
             Self::Joining => {
                 Some(NodeFailure::NotAdmitted { why: "connected, and being looked at".to_owned() })
             }

@@ -25,6 +25,7 @@ impl fmt::Display for Server {
 
 /// What a node was seen to be, in one look.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub struct Facts {
     /// The process: a new one at each start.
     pub run_id: String,
@@ -86,9 +87,9 @@ fn server(info: &str, field: &impl Fn(&str) -> Option<String>) -> Option<Server>
         let mut numbers = text.split('.').map(str::parse);
         Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
     };
-    let named = field("server_name").unwrap_or_else(|| "redis".to_owned());
-    let told = field(if named == "valkey" { "valkey_version" } else { "redis_version" })?;
-    Some(match (named.as_str(), version(&told)) {
+    let server = field("server_name").unwrap_or_else(|| "redis".to_owned());
+    let told = field(if server == "valkey" { "valkey_version" } else { "redis_version" })?;
+    Some(match (server.as_str(), version(&told)) {
         ("valkey", Some((major, minor))) => Server::Valkey(major, minor),
         ("redis", Some((major, minor))) => Server::Redis(major, minor),
         (name, _) => Server::Other(format!("{name} {told}")),

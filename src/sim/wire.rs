@@ -70,13 +70,25 @@ pub(super) struct Connection {
     pub(super) last_arrival: [Instant; 2],
 }
 
-/// What a client finds out when a reply is not the one to its question.
-pub(super) const OUT_OF_STEP: &str = "a reply out of step";
+/// What a server answers to a question.
+#[derive(Debug)]
+pub(super) enum Answer {
+    Call(Outcome),
+    Look(Box<Facts>),
+    Mark(bool),
+}
 
 impl Asked {
-    /// Replies are matched by their order alone.
-    pub(super) fn answer(self, in_step: bool, answer: impl FnOnce(Self)) {
-        if in_step { answer(self) } else { self.fail(OUT_OF_STEP) }
+    /// Replies are matched by their order alone; a client finds out when one is out of step.
+    pub(super) fn answer(self, is_in_step: bool, answer: Answer) {
+        match (self, answer) {
+            (Self::Call(asked), Answer::Call(outcome)) if is_in_step => drop(asked.send(outcome)),
+            (Self::Look(asked), Answer::Look(facts)) if is_in_step => drop(asked.send(Ok(*facts))),
+            (Self::Mark(asked), Answer::Mark(written)) if is_in_step => {
+                drop(asked.send(Ok(written)));
+            }
+            (asked, _) => asked.fail("a reply out of step"),
+        }
     }
 
     pub(super) fn fail(self, cause: &str) {

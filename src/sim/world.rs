@@ -23,7 +23,7 @@ use tokio::{
 use super::{
     faults::{Direction, LinkFaults},
     master::Master,
-    wire::{Asked, Connection, Delivery, OUT_OF_STEP, Reply, Request},
+    wire::{Answer, Asked, Connection, Delivery, Reply, Request},
 };
 use crate::node::{Heard, LinkId, NodeFailure};
 
@@ -337,26 +337,17 @@ impl State {
             }
             Reply::Answer(outcome) => {
                 if let Some((expected, asked)) = connection.asked.pop_front() {
-                    asked.answer(expected == number, |asked| match asked {
-                        Asked::Call(asked) => drop(asked.send(outcome)),
-                        other => other.fail(OUT_OF_STEP),
-                    });
+                    asked.answer(expected == number, Answer::Call(outcome));
                 }
             }
             Reply::Looked(facts) => {
                 if let Some((expected, asked)) = connection.asked.pop_front() {
-                    asked.answer(expected == number, |asked| match asked {
-                        Asked::Look(asked) => drop(asked.send(Ok(*facts))),
-                        other => other.fail(OUT_OF_STEP),
-                    });
+                    asked.answer(expected == number, Answer::Look(facts));
                 }
             }
             Reply::Marked(written) => {
                 if let Some((expected, asked)) = connection.asked.pop_front() {
-                    asked.answer(expected == number, |asked| match asked {
-                        Asked::Mark(asked) => drop(asked.send(Ok(written))),
-                        other => other.fail(OUT_OF_STEP),
-                    });
+                    asked.answer(expected == number, Answer::Mark(written));
                 }
             }
         }

@@ -339,7 +339,8 @@ impl Task {
         let drift = operation.ttl / 100 + Duration::from_millis(2);
         let began = until.saturating_sub(operation.ttl.saturating_sub(drift));
         let Operation { resource, .. } = *operation;
-        let token = token_of(&guard);
+        // The resource and the judge ask for it.
+        let token = Some(guard.token().get());
         self.life.note(self.number, at, What::Granted { resource, began, until, token });
         let version = self.ask(&format!("read {resource}")).await;
         if self.hold(&guard, operation.hold / 2).await && operation.extends {
@@ -510,9 +511,4 @@ impl Task {
         connection.read_line(&mut answer).await.ok()?;
         Some(answer.trim_end().to_owned())
     }
-}
-
-/// The number that orders this holder after those before it: the resource and the judge ask for it.
-fn token_of(guard: &FencedGuard) -> Option<u64> {
-    Some(guard.token().get())
 }

@@ -323,7 +323,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "unknown_script_settles_a_release",
         rule: "a node that has forgotten the scripts has released nothing",
-        file: "src/lane/worker.rs",
+        file: "src/lane/worker/mod.rs",
         text: "self.send(Call::Release { owner, sent_as: SendAs::Text });",
         instead: "self.ledger.settle(owner, outcome);",
         witness: Simulation,
@@ -331,7 +331,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "shut_down_with_debts",
         rule: "a lane outlives its handles until what it owes is answered, or for 2 s",
-        file: "src/lane/worker.rs",
+        file: "src/lane/worker/mod.rs",
         text: "let idle = self.calls.is_empty() && self.ledger.len() == 0;",
         instead: "let idle = true;",
         witness: Simulation,
@@ -340,7 +340,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "late_commands_not_cut_off",
         rule: "a new connection has the old one closed unread",
-        file: "src/lane/worker.rs",
+        file: "src/lane/worker/mod.rs",
         text: "Connection::attempt(&self.node, self.stale.clone(), delay, cause)",
         instead: "Connection::attempt(&self.node, Vec::new(), delay, cause)",
         witness: Simulation,
@@ -348,7 +348,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "old_connection_forgotten_by_a_failed_attempt",
         rule: "the old connection is remembered until a new one was made",
-        file: "src/lane/worker.rs",
+        file: "src/lane/worker/mod.rs",
         text: "Connection::attempt(&self.node, self.stale.clone(), delay, cause)",
         instead: "Connection::attempt(&self.node, std::mem::take(&mut self.stale), delay, cause)",
         witness: Simulation,
@@ -356,7 +356,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "acquire_sent_again_behind_its_release",
         rule: "an acquire that met a flushed script is not sent again behind its release",
-        file: "src/lane/worker.rs",
+        file: "src/lane/worker/mod.rs",
         text: "if unknown_script && vote.sent_as == SendAs::Digest && !vote.disowned {",
         instead: "if unknown_script && vote.sent_as == SendAs::Digest {",
         witness: Simulation,
@@ -380,7 +380,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "out_of_step_connection_kept",
         rule: "a connection whose replies are out of step is given up",
-        file: "src/lane/worker.rs",
+        file: "src/lane/worker/mod.rs",
         text: "Err(NodeFailure::Disconnected { cause }) => self.lose_link(&cause.clone()),",
         instead: "",
         witness: Simulation,
@@ -388,7 +388,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "silence_never_ends",
         rule: "a node that answers again votes again",
-        file: "src/lane/worker.rs",
+        file: "src/lane/worker/mod.rs",
         text: "if probe_again.take().is_some() {",
         instead: "if probe_again.is_none() {",
         witness: Simulation,

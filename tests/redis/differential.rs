@@ -85,7 +85,9 @@ fn any_step() -> impl Strategy<Value = Step> {
         60 => (any_question(), send_as).prop_map(|(question, send_as)| match question {
             // It goes by its admission only.
             Question::Acquire { .. } => Step::Ask(question, SendAs::Digest),
-            _ => Step::Ask(question, send_as),
+            Question::Extend { .. } | Question::Release { .. } | Question::Ping => {
+                Step::Ask(question, send_as)
+            }
         }),
         12 => (key(), prop::option::of(0..OWNERS), prop::option::of(ttl))
             .prop_map(|(key, owner, ttl)| Step::Set(key, owner, ttl)),

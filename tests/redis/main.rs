@@ -26,5 +26,7 @@ mod scope;
 mod waiting;
 mod inputs;
 mod connecting;
+mod admission;
+mod fencing;
 #[cfg(feature = "rustls")]
 mod tls;

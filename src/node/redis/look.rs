@@ -24,10 +24,8 @@ impl Commands {
     }
 
     async fn get(&self, key: &Key) -> Result<Option<String>, NodeFailure> {
-        Ok(match self.ask("GET", &[key.as_str()]).await? {
-            Value::Null => None,
-            value => Some(value.into_string().unwrap_or_default()),
-        })
+        let value = self.ask("GET", &[key.as_str()]).await?;
+        Ok((!value.is_null()).then(|| value.into_string().unwrap_or_default()))
     }
 
     pub(super) async fn look(
@@ -40,7 +38,8 @@ impl Commands {
         let mut facts = facts.ok_or_else(|| NodeFailure::Rejected {
             message: "INFO says neither run_id nor role: not a Redis or Valkey server".to_owned(),
         })?;
-        if facts.is_loading {
+        if facts.is_loading || facts.is_cluster {
+            // Nothing else is known, and nothing else decides.
             return Ok(facts);
         }
         facts.marker = self.get(&keys.marker).await?;
@@ -81,15 +80,14 @@ impl Commands {
             &text,
             &floor,
         ];
-        match self.ask("EVAL", &args).await? {
-            Value::Array(reply) => match reply.as_slice() {
-                [Value::Integer(written), Value::Integer(_), run_id]
-                    if run_id.as_str().as_deref() == Some(marker.run_id.as_str()) =>
-                {
-                    Ok(*written == 1)
-                }
-                _ => Err(out_of_step()),
-            },
+        let reply = self.ask("EVAL", &args).await?;
+        let Value::Array(reply) = reply else { return Err(out_of_step()) };
+        match reply.as_slice() {
+            [Value::Integer(written), Value::Integer(_), run_id]
+                if run_id.as_str().as_deref() == Some(marker.run_id.as_str()) =>
+            {
+                Ok(*written == 1)
+            }
             _ => Err(out_of_step()),
         }
     }
@@ -101,16 +99,16 @@ fn out_of_step() -> NodeFailure {
 
 /// Reads the reply to `CONFIG GET`: a list of names and values, or a map.
 fn is_durable(policy: &Value) -> bool {
-    let flat: Vec<String> = match policy {
-        Value::Array(items) => items.iter().filter_map(Value::as_string).collect(),
-        Value::Map(map) => map
-            .clone()
-            .inner()
+    let flat: Vec<String> = if let Value::Array(items) = policy {
+        items.iter().filter_map(Value::as_string).collect()
+    } else if let Value::Map(map) = policy {
+        let pairs = map.clone().inner();
+        let words = pairs
             .iter()
-            .flat_map(|(name, value)| [name.as_str().map(str::to_owned), value.as_string()])
-            .flatten()
-            .collect(),
-        _ => return false,
+            .flat_map(|(name, value)| [name.as_str().map(str::to_owned), value.as_string()]);
+        words.flatten().collect()
+    } else {
+        return false;
     };
     let is = |name: &str, wanted: &str| {
         flat.chunks(2).any(|pair| matches!(pair, [n, value] if n == name && value == wanted))

@@ -261,7 +261,7 @@ impl<N: Node> Worker<N> {
         match call {
             Call::Vote(vote) => self.vote_answered(vote, outcome),
             Call::Release { owner, sent_as } => {
-                self.release_answered(owner, sent_as, outcome);
+                self.release_answered(owner, &sent_as, outcome);
                 if timed_out {
                     self.lose_link("no answer for too long");
                 }
@@ -273,9 +273,9 @@ impl<N: Node> Worker<N> {
         self.send_releases();
     }
 
-    fn release_answered(&mut self, owner: OwnerId, sent_as: SendAs, outcome: Outcome) {
+    fn release_answered(&mut self, owner: OwnerId, sent_as: &SendAs, outcome: Outcome) {
         match outcome {
-            Err(NodeFailure::NoScript) if sent_as == SendAs::Digest => {
+            Err(NodeFailure::NoScript) if *sent_as == SendAs::Digest => {
                 self.send(Call::Release { owner, sent_as: SendAs::Text });
             }
             Err(failure @ (NodeFailure::Rejected { .. } | NodeFailure::NoScript))

@@ -35,6 +35,7 @@ const VALKEY_AT_LEAST: (u32, u32) = (7, 2);
 
 /// What a client takes for its fleet.
 #[derive(Clone, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a choice of its own")]
 pub(crate) struct Fleet {
     pub(crate) names: Vec<NodeName>,
     pub(crate) keys: FleetKeys,
@@ -74,6 +75,8 @@ pub(crate) struct Sight {
     pub(crate) unreachable: Vec<bool>,
     /// The markers with which the nodes of a new fleet wait for each other, once that is settled.
     pub(crate) founded: Option<Vec<Option<String>>>,
+    /// Where a marker of this fleet has been seen.
+    pub(crate) had_own: Vec<bool>,
     /// Since when a quorum of a new fleet is there.
     pub(crate) founding_since: Option<Moment>,
     /// Nodes that were not looked at since have to be looked at.
@@ -181,7 +184,9 @@ impl Fleet {
             return Verdict::Refused(Refusal::NoMarker(self.keys.marker.as_str().to_owned()));
         };
         if marker.members != self.members() {
-            return if self.is_new {
+            // A fleet that was here before does not take a node back: of two that want it one has it.
+            let had_own = sight.had_own.get(place).copied().unwrap_or(false);
+            return if self.is_new && !had_own {
                 Verdict::Mark
             } else {
                 Verdict::Refused(Refusal::OtherMembers(marker.members))
@@ -382,6 +387,13 @@ impl Fleet {
     /// least, and none has been admitted before, then all of those vote at once. A node that is later is
     /// not among them.
     pub(crate) fn found(&self, sight: &mut Sight, now: Moment) {
+        let own = sight
+            .nodes
+            .iter()
+            .map(|seen| seen.as_ref().is_some_and(|seen| self.marker_of(&seen.facts).is_some()));
+        let own: Vec<bool> = own.collect();
+        sight.had_own.resize(own.len(), false);
+        sight.had_own.iter_mut().zip(own).for_each(|(had, has)| *had |= has);
         sight.is_old |= sight.nodes.iter().flatten().any(|seen| {
             let marker = self.marker_of(&seen.facts);
             marker.is_some_and(|marker| matches!(marker.state, MarkState::Admitted))

@@ -91,6 +91,7 @@ impl Seat {
     }
 
     /// All seats in the order in which they are called after this one's release, itself last.
+    #[cfg(any(test, feature = "sim"))]
     pub(crate) fn ring_after(self) -> impl Iterator<Item = Self> {
         (1..=Self::COUNT).map(move |places| Self::new(self.0.wrapping_add(places)))
     }

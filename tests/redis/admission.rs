@@ -365,8 +365,7 @@ async fn a_node_that_was_a_replica_between_two_commands_does_not_vote() {
         let is_up = || fleet[2].info("replication").get("master_link_status").cloned();
         eventually("a copy of its data", SOON, || is_up().as_deref() == Some("up"));
         ok(&fleet[2].command(&["REPLICAOF", "NO", "ONE"]));
-        assert!(votes(&redlock, 2), "its client has not noticed");
-
+        // Its client may have looked meanwhile, which it does every 5 s, or not.
         let guard = redlock.try_acquire("r").await.unwrap();
         eventually("its vote", SOON, || {
             guard.nodes().iter().all(|report| report.outcome != NodeOutcome::Pending)

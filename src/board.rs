@@ -96,6 +96,16 @@ impl Board {
         }
     }
 
+    /// A marker has been written on a node, and else it is as it was seen.
+    pub(crate) fn note_marker(&self, place: usize, marker: &Marker, floor: Option<u64>) {
+        let seen = self.sight().nodes.get(place).cloned().flatten();
+        if let Some(Seen { facts, asked_at, .. }) = seen {
+            let max = facts.max.max(floor);
+            let facts = Facts { marker: Some(marker.to_string()), max, ..facts };
+            self.note(place, facts, asked_at, false);
+        }
+    }
+
     /// A node has no connection, and an attempt to have one has failed.
     pub(crate) fn cannot_reach(&self, place: usize) {
         let now = self.now();

@@ -105,7 +105,7 @@ impl RedlockBuilder {
     /// The independent masters by URL, each with a name of its own.
     ///
     /// The name is what makes a node a member of the fleet, in the place of `host:port`: every client has
-    /// to give the same names. For nodes that clients reach by different addresses, and for a server that
+    /// to give the same names, without commas and control characters. For nodes that clients reach by different addresses, and for a server that
     /// takes another's place at another address.
     pub fn named_nodes<N: AsRef<str>, U: AsRef<str>>(
         mut self,

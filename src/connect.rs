@@ -25,6 +25,11 @@ pub(crate) fn check_members<'a>(
         2 => tracing::warn!("two nodes tolerate no failure, like one; give three or five"),
         _ => {}
     }
+    // The names of a fleet stand in one line, with commas between them.
+    let is_ambiguous = |name: &str| name.contains(|c: char| c == ',' || c.is_control());
+    if let Some(node) = names.clone().find(|node| is_ambiguous(node.as_str())) {
+        return Err(ConnectError::Name { node: node.clone() });
+    }
     for (place, node) in names.clone().enumerate() {
         if names.clone().take(place).any(|earlier| earlier == node) {
             return Err(ConnectError::Duplicate { node: node.clone() });
@@ -125,4 +130,22 @@ fn unconnected(
         },
     );
     NodeReports(reports.collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_could_be_read_as_others_are_refused() {
+        let check = |names: &[&str]| {
+            let names: Vec<NodeName> = names.iter().map(|name| NodeName::new(name)).collect();
+            check_members(&names.iter(), false)
+        };
+        assert_eq!(check(&["a", "b", "c"]), Ok(()));
+        for name in ["a,b", "a\nb"] {
+            let expected = ConnectError::Name { node: NodeName::new(name) };
+            assert_eq!(check(&["c", name, "d"]), Err(expected));
+        }
+    }
 }

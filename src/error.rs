@@ -369,6 +369,12 @@ pub enum ConnectError {
         /// The server.
         node: NodeName,
     },
+    /// The name of a node has a comma or a control character in it.
+    #[error("the name of a node must have no comma and no control character: {node}")]
+    Name {
+        /// The name.
+        node: NodeName,
+    },
     /// A node's URL or configuration cannot be used.
     #[error(transparent)]
     Config(#[from] ConfigError),

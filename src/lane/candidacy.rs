@@ -12,7 +12,7 @@ use crate::{
     admission::Verdict,
     board::Board,
     clock::{Moment, due_after},
-    node::{Ballot, Facts, Link, MarkState, NodeFailure},
+    node::{Ballot, Facts, Link, MarkState, Marker, NodeFailure},
 };
 
 /// How often a node is looked at that has no vote.
@@ -54,10 +54,8 @@ pub(super) struct Candidacy {
     news: Arc<Notify>,
     /// The id of a marker of which the node does not know the script.
     forgot_script: Option<String>,
-    /// What the last look saw.
-    facts: Option<Facts>,
-    /// What the facts are once the marker is written that is on its way.
-    facts_with_marker: Option<Facts>,
+    /// The marker that is on its way, and the floor that goes with it.
+    writing: Option<(Marker, Option<u64>)>,
     step: Option<BoxFuture<'static, Step>>,
     /// When the last look was asked for.
     asked_at: Moment,
@@ -76,8 +74,7 @@ impl Candidacy {
             place,
             news,
             forgot_script: None,
-            facts: None,
-            facts_with_marker: None,
+            writing: None,
             step: None,
             asked_at,
             again: None,
@@ -120,7 +117,7 @@ impl Candidacy {
         }
     }
 
-    /// There is no connection any more. `is_gone`: nor will there be one at once.
+    /// There is no connection any more.
     pub(super) fn disconnected(&mut self) {
         self.step = None;
         self.again = None;
@@ -161,20 +158,14 @@ impl Candidacy {
         let forgot_script = self.forgot_script.take().is_some_and(|mark| {
             facts.marker.as_ref().is_some_and(|marker| marker.starts_with(&mark))
         });
-        self.facts = Some(facts.clone());
         self.board.note(self.place, facts, self.asked_at, forgot_script);
     }
 
     /// The marker has been written, and nothing else has changed since the look.
     pub(super) fn marked(&mut self) {
-        if let Some(facts) = self.facts_with_marker.take() {
-            self.looked(facts);
+        if let Some((marker, floor)) = self.writing.take() {
+            self.board.note_marker(self.place, &marker, floor);
         }
-    }
-
-    /// A look or a mark was not answered in time.
-    pub(super) fn unanswered(&mut self) {
-        self.again = Some(due_after(LOOK_AGAIN));
     }
 
     /// The node answered a look or a mark with an error: a right is missing, or it is busy.
@@ -246,11 +237,7 @@ impl Candidacy {
 
     fn mark<L: Link>(&mut self, link: &L, state: MarkState, floor: Option<u64>, limit: Duration) {
         let Some((seen, marker)) = self.board.new_marker(self.place, state) else { return };
-        self.facts_with_marker = self.facts.clone().map(|facts| Facts {
-            marker: Some(marker.to_string()),
-            max: facts.max.max(floor),
-            ..facts
-        });
+        self.writing = Some((marker.clone(), floor));
         let written = link.mark(self.board.keys(), seen, marker, floor, limit);
         self.step = Some(Box::pin(async move { Step::Marked(written.await) }));
     }

@@ -52,9 +52,13 @@ impl Script {
     pub const fn text(self) -> &'static str {
         match self {
             Self::Acquire => include_str!("lua/acquire.lua"),
-            Self::AcquireFenced => include_str!("lua/acquire_fenced.lua"),
-            Self::Raise => include_str!("lua/raise.lua"),
-            Self::RefillFenced => include_str!("lua/refill_fenced.lua"),
+            Self::AcquireFenced => {
+                concat!(include_str!("lua/counting.lua"), include_str!("lua/acquire_fenced.lua"))
+            }
+            Self::Raise => concat!(include_str!("lua/counting.lua"), include_str!("lua/raise.lua")),
+            Self::RefillFenced => {
+                concat!(include_str!("lua/counting.lua"), include_str!("lua/refill_fenced.lua"))
+            }
             Self::Mark => include_str!("lua/mark.lua"),
             Self::Extend => include_str!("lua/extend.lua"),
             Self::Release => include_str!("lua/release.lua"),

@@ -119,9 +119,6 @@ fn error(refusal: Refusal, claim: &mut Claim, terms: Terms, elapsed: Duration) -
         attempts: 1,
         waited: elapsed,
     };
-    // One that a majority granted, but whose token was not confirmed, was in others' way.
-    claim.failed = refusal != Refusal::ValidityUsedUp
-        && Tally::of(claim.acquiring.outcomes()).vote() != Some(Vote::Granted);
     match refusal {
         Refusal::Contended => AcquireError::Contended(attempt),
         Refusal::NoQuorum => AcquireError::NoQuorum(attempt),

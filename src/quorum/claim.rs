@@ -32,8 +32,6 @@ pub(crate) struct Claim {
     pub(super) acquiring: Round,
     /// Places where our key was set again since.
     refilled: Vec<usize>,
-    /// It is certain that no majority granted.
-    pub(super) failed: bool,
     released: bool,
 }
 
@@ -51,7 +49,6 @@ impl Claim {
             node_timeout: terms.node_timeout,
             acquiring: Round::start(not_asked, |_| ()),
             refilled: Vec::new(),
-            failed: false,
             released: false,
         }
     }
@@ -140,25 +137,22 @@ impl Claim {
     pub(crate) fn release(&mut self) -> Round {
         self.released = true;
         let known = self.open_places();
+        // Nobody waits for what no majority can have granted.
+        let open = known.iter().filter(|outcome| **outcome == NodeOutcome::Pending).count();
+        let is_awaited = open >= self.quorum.size();
+        // One node calls who stands in for the next.
+        let second = self.owner.one_of(self.quorum.lanes.len());
         Round::start(known, |reply_to| {
             if let Some(lane) = self.quorum.lanes.get(reply_to.place) {
                 let (key, owner, timeout) = (self.key.clone(), self.owner, self.node_timeout);
-                let calls = self.calls(reply_to.place);
+                let calls = match (is_awaited, reply_to.place == second) {
+                    (false, _) => 0,
+                    (true, false) => 1,
+                    (true, true) => 2,
+                };
                 lane.release(Release { key, owner, calls, timeout }, Some(reply_to));
             }
         })
-    }
-
-    /// How many of those who wait a node has to call. Nobody waits for what nobody had. Otherwise the
-    /// next; and one node calls who stands in for it.
-    fn calls(&self, place: usize) -> u8 {
-        if self.failed {
-            0
-        } else if self.owner.one_of(self.quorum.lanes.len()) == place {
-            2
-        } else {
-            1
-        }
     }
 
     /// The outcomes of a round to come: pending where there may be a key of ours, known elsewhere.

@@ -65,25 +65,10 @@ pub(crate) fn voids_confirmations(done: &Done, granted: Duration, told: Duration
 
 /// The masters that forgot something, at any time.
 pub(crate) fn forgot(done: &[Done], persistence: Persistence) -> BTreeSet<usize> {
-    let forgets = |action| match action {
-        Action::Wipe | Action::Flush => true,
-        Action::Kill | Action::Stop => persistence == Persistence::Volatile,
-        Action::Jump(_)
-        | Action::Start
-        | Action::Pause
-        | Action::Unpause
-        | Action::Cut
-        | Action::Reset
-        | Action::Delay(_)
-        | Action::DropReplies
-        | Action::DropRequests
-        | Action::Silence
-        | Action::HalfOpen
-        | Action::Heal
-        | Action::PauseClient
-        | Action::ResumeClient
-        | Action::KillClient
-        | Action::Respawn => false,
+    let forgets = |action| {
+        matches!(action, Action::Wipe | Action::Flush)
+            || (persistence == Persistence::Volatile
+                && matches!(action, Action::Kill | Action::Stop))
     };
     let masters = done.iter().filter(|done| forgets(done.action)).filter_map(|done| {
         if let Target::Master(master) = done.target { Some(master) } else { None }

@@ -168,9 +168,7 @@ impl<'a> Schedule<'a> {
         sleep(CLEAN_WITHIN).await;
         for redlock in living {
             for status in redlock.nodes() {
-                let has_recovered =
-                    matches!(status.state, NodeState::Voting | NodeState::Quarantined { .. });
-                if status.owed_releases > 0 || !has_recovered {
+                if status.owed_releases > 0 {
                     self.violation(format!("not recovered: {status:?}"));
                 }
             }

@@ -307,7 +307,7 @@ impl<N: Node> Worker<N> {
     // The connection.
 
     fn connected(&mut self, link: N::Link) {
-        self.candidacy.look(&link, votes::LOOK_LIMIT);
+        self.candidacy.look(&link, PATIENCE);
         self.connection = Connection::Open { link, probe_again: None };
         self.stale.clear();
         self.back();

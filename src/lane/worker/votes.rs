@@ -1,10 +1,10 @@
 //! The votes of a lane, and what the node's admission has to do with them.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use super::Worker;
+use super::{PATIENCE, Worker};
 use crate::{
     lane::{
         NodeState,
@@ -15,9 +15,6 @@ use crate::{
     node::{Node, NodeFailure, Outcome, SendAs},
     owner_id::OwnerId,
 };
-
-/// How long each answer of a look may take.
-pub(super) const LOOK_LIMIT: Duration = Duration::from_millis(250);
 
 impl<N: Node> Worker<N> {
     pub(super) fn vote(&mut self, mut vote: Vote) {
@@ -47,7 +44,7 @@ impl<N: Node> Worker<N> {
             if let Connection::Open { link, .. } = &self.connection {
                 let forgot_script = outcome == Err(NodeFailure::NoScript);
                 if forgot_script || matches!(outcome, Err(NodeFailure::NotAdmitted { .. })) {
-                    self.candidacy.not_admitted(link, LOOK_LIMIT, &ballot, forgot_script);
+                    self.candidacy.not_admitted(link, PATIENCE, &ballot, forgot_script);
                     // It certainly executed nothing. It may have forgotten no more than its scripts, or
                     // have been admitted again by another client.
                     if !vote.disowned {
@@ -55,7 +52,7 @@ impl<N: Node> Worker<N> {
                     }
                 } else if matches!(outcome, Err(NodeFailure::Rejected { .. })) {
                     // Such as that it is a replica now.
-                    self.candidacy.look(link, LOOK_LIMIT);
+                    self.candidacy.look(link, PATIENCE);
                 }
             }
         }
@@ -83,9 +80,7 @@ impl<N: Node> Worker<N> {
         match step {
             Step::Looked(Err(NodeFailure::Timeout { .. }))
             | Step::Marked(Err(NodeFailure::Timeout { .. })) => {
-                self.candidacy.unanswered();
-                // A probe shows whether the node is frozen or the connection out of step.
-                self.suspect();
+                return self.lose_link("no answer for too long");
             }
             Step::Looked(Err(NodeFailure::Disconnected { cause }))
             | Step::Marked(Err(NodeFailure::Disconnected { cause })) => {
@@ -96,15 +91,15 @@ impl<N: Node> Worker<N> {
             }
             Step::Looked(Ok(facts)) => {
                 self.candidacy.looked(facts);
-                self.candidacy.proceed(link, LOOK_LIMIT);
+                self.candidacy.proceed(link, PATIENCE);
             }
-            Step::News => self.candidacy.heard_news(link, LOOK_LIMIT),
+            Step::News => self.candidacy.heard_news(link, PATIENCE),
             Step::Marked(Ok(true)) => {
                 self.candidacy.marked();
-                self.candidacy.proceed(link, LOOK_LIMIT);
+                self.candidacy.proceed(link, PATIENCE);
             }
             // If it was not written, somebody else was faster.
-            Step::Due | Step::Marked(Ok(false)) => self.candidacy.look(link, LOOK_LIMIT),
+            Step::Due | Step::Marked(Ok(false)) => self.candidacy.look(link, PATIENCE),
         }
         self.show_state();
         let is_settled =

@@ -29,7 +29,7 @@ impl Server {
             is_durable: self.master.is_durable(),
             replicas: 0,
             marker: self.master.text(&keys.marker, now),
-            max: self.master.number(&keys.max, now).unwrap_or(None).or(Some(0)),
+            max: self.master.number(&keys.max, now).ok().map(|max| max.unwrap_or(0)),
         }
     }
 }

@@ -533,6 +533,9 @@ pub async fn a_floor_comes_with_the_marker_and_is_learnt_by_others(world: &impl 
     let at = FleetKeys::with_prefix("test:");
     let facts = link.look(&at, false, SOON).await.expect("an answer");
     assert_eq!(facts.max, Some(0));
+    world.set(MAX, "x", None);
+    assert_eq!(link.look(&at, false, SOON).await.expect("an answer").max, None);
+    world.delete(MAX);
     let admitted = marker(&facts.run_id, MarkState::Admitted);
     assert_eq!(link.mark(&at, None, admitted.clone(), Some(30), SOON).await, Ok(true));
     assert_numbers(world, [None, Some(30), Some(30)]);

@@ -42,7 +42,7 @@ impl Board {
 
     /// What a node is asked with that has the marker of this id.
     pub(crate) fn ballot(&self, mark: &str) -> Ballot {
-        Ballot::new(self.fleet.keys.clone(), mark, &self.fleet.members())
+        Ballot::new(self.fleet.keys.clone(), mark, &self.fleet.members)
     }
 
     /// Whether another node needs to know what this one has granted by now.
@@ -74,11 +74,15 @@ impl Board {
     pub(crate) fn note(&self, place: usize, facts: Facts, asked_at: Moment, forgot_script: bool) {
         let now = self.now();
         let mut sight = self.sight();
-        let before = sight.nodes.get(place).cloned().flatten();
+        let before = sight.nodes.get_mut(place).and_then(Option::take);
         let same = before
             .filter(|seen| seen.facts.run_id == facts.run_id && seen.facts.marker == facts.marker);
         let since = same.as_ref().map_or(now, |seen| seen.since);
-        let seen = Seen { since, asked_at, facts, is_reachable: true, forgot_script };
+        let marker = match &same {
+            Some(same) => same.marker.clone(),
+            None => facts.marker.as_deref().and_then(Marker::parse),
+        };
+        let seen = Seen { marker, since, asked_at, facts, is_reachable: true, forgot_script };
         let is_news = sight.look_after.is_some_and(|after| asked_at >= after)
             || same.is_none_or(|same| !same.is_reachable || same.facts != seen.facts);
         if let Some(slot) = sight.nodes.get_mut(place) {

@@ -8,7 +8,7 @@ use tokio::runtime::Handle;
 #[cfg(feature = "sim")]
 use crate::sim::{SimClient, SimCluster};
 use crate::{
-    admission::Fleet,
+    admission::{Fleet, members},
     board::Board,
     clock::Clock,
     connect::{check_members, wait_for_quorum},
@@ -321,8 +321,10 @@ impl RedlockBuilder {
         let Environment { spawner, clock, entropy } = environment;
         let seat = Seat::from_entropy(&entropy);
         let (mut lanes, mut tasks, queues) = (Vec::new(), Vec::new(), Queues::new(seat));
+        let names: Vec<NodeName> = nodes.iter().map(|node| node.name().clone()).collect();
         let fleet = Fleet {
-            names: nodes.iter().map(|node| node.name().clone()).collect(),
+            members: members(&names),
+            names,
             keys: FleetKeys::with_prefix(&self.key_prefix),
             max_ttl: self.defaults.max_ttl,
             drift: self.defaults.drift,

@@ -82,6 +82,7 @@ mod entropy;
 #[cfg(feature = "sim")]
 mod gate;
 mod clock;
+mod alarm;
 mod tasks;
 mod validity;
 mod backoff;

@@ -38,6 +38,8 @@ const VALKEY_AT_LEAST: (u32, u32) = (7, 2);
 #[expect(clippy::struct_excessive_bools, reason = "each is a choice of its own")]
 pub(crate) struct Fleet {
     pub(crate) names: Vec<NodeName>,
+    /// What [`members`] makes of the names.
+    pub(crate) members: String,
     pub(crate) keys: FleetKeys,
     pub(crate) max_ttl: Duration,
     pub(crate) drift: ClockDrift,
@@ -57,6 +59,8 @@ pub(crate) struct Fleet {
 #[derive(Clone, Debug)]
 pub(crate) struct Seen {
     pub(crate) facts: Facts,
+    /// The marker among the facts; `None` also if what is there is none.
+    pub(crate) marker: Option<Marker>,
     /// When this process was first seen with this marker.
     pub(crate) since: Moment,
     /// When the look was asked for that these facts come from.
@@ -156,14 +160,14 @@ pub(crate) enum Refusal {
     NoNumber(String),
 }
 
-impl Fleet {
-    /// The names of all nodes in alphabetical order.
-    pub(crate) fn members(&self) -> String {
-        let mut names: Vec<&str> = self.names.iter().map(NodeName::as_str).collect();
-        names.sort_unstable();
-        names.join(",")
-    }
+/// The names of all nodes in alphabetical order, as a marker has them.
+pub(crate) fn members(names: &[NodeName]) -> String {
+    let mut names: Vec<&str> = names.iter().map(NodeName::as_str).collect();
+    names.sort_unstable();
+    names.join(",")
+}
 
+impl Fleet {
     /// What the node of this place is to do.
     pub(crate) fn verdict(&self, place: usize, sight: &Sight, now: Moment) -> Verdict {
         let Some(seen) = sight.nodes.get(place).and_then(Option::as_ref) else {
@@ -179,17 +183,19 @@ impl Fleet {
         if facts.max.is_none() {
             return Verdict::Refused(Refusal::NoNumber(self.keys.max.as_str().to_owned()));
         }
-        let Some(text) = &facts.marker else { return Verdict::Mark };
-        let Some(marker) = Marker::parse(text) else {
+        if facts.marker.is_none() {
+            return Verdict::Mark;
+        }
+        let Some(marker) = &seen.marker else {
             return Verdict::Refused(Refusal::NoMarker(self.keys.marker.as_str().to_owned()));
         };
-        if marker.members != self.members() {
+        if marker.members != self.members {
             // A fleet that was here before does not take a node back: of two that want it one has it.
             let had_own = sight.had_own.get(place).copied().unwrap_or(false);
             return if self.is_new && !had_own {
                 Verdict::Mark
             } else {
-                Verdict::Refused(Refusal::OtherMembers(marker.members))
+                Verdict::Refused(Refusal::OtherMembers(marker.members.clone()))
             };
         }
         let is_of_node = self.names.get(place).is_some_and(|name| *name == marker.node);
@@ -205,7 +211,7 @@ impl Fleet {
                     // The scripts were flushed, and nothing else.
                     return Verdict::Admit { floor: None };
                 }
-                Verdict::Vote { mark: marker.id }
+                Verdict::Vote { mark: marker.id.clone() }
             }
             MarkState::Admitted if is_of_node && self.trusts_durability && facts.is_durable => {
                 Verdict::Admit { floor: None }
@@ -245,7 +251,7 @@ impl Fleet {
 
     /// The largest ttl that any client of the fleet may ask for, as far as it is known.
     fn fleet_max_ttl(&self, sight: &Sight) -> Duration {
-        let markers = sight.nodes.iter().flatten().filter_map(|seen| self.marker_of(&seen.facts));
+        let markers = sight.nodes.iter().flatten().filter_map(|seen| self.marker_of(seen));
         let largest = markers.map(|marker| marker.max_ttl_ms).max().unwrap_or(0);
         self.max_ttl.max(Duration::from_millis(largest))
     }
@@ -302,7 +308,7 @@ impl Fleet {
     }
 
     fn is_admitted(&self, place: usize, seen: &Seen) -> bool {
-        self.marker_of(&seen.facts).is_some_and(|marker| {
+        self.marker_of(seen).is_some_and(|marker| {
             matches!(marker.state, MarkState::Admitted)
                 && marker.run_id == seen.facts.run_id
                 && self.names.get(place) == Some(&marker.node)
@@ -310,9 +316,8 @@ impl Fleet {
     }
 
     /// The marker of this fleet.
-    fn marker_of(&self, facts: &Facts) -> Option<Marker> {
-        let marker = facts.marker.as_deref().and_then(Marker::parse);
-        marker.filter(|marker| marker.members == self.members())
+    fn marker_of<'a>(&self, seen: &'a Seen) -> Option<&'a Marker> {
+        seen.marker.as_ref().filter(|marker| marker.members == self.members)
     }
 
     fn check_server(&self, place: usize, sight: &Sight, facts: &Facts) -> Result<(), Refusal> {
@@ -358,7 +363,7 @@ impl Fleet {
             state,
             run_id: sight.nodes.get(place)?.as_ref()?.facts.run_id.clone(),
             node: self.names.get(place)?.clone(),
-            members: self.members(),
+            members: self.members.clone(),
             max_ttl_ms: millis(self.fleet_max_ttl(sight)),
         })
     }
@@ -390,12 +395,12 @@ impl Fleet {
         let own = sight
             .nodes
             .iter()
-            .map(|seen| seen.as_ref().is_some_and(|seen| self.marker_of(&seen.facts).is_some()));
+            .map(|seen| seen.as_ref().is_some_and(|seen| self.marker_of(seen).is_some()));
         let own: Vec<bool> = own.collect();
         sight.had_own.resize(own.len(), false);
         sight.had_own.iter_mut().zip(own).for_each(|(had, has)| *had |= has);
         sight.is_old |= sight.nodes.iter().flatten().any(|seen| {
-            let marker = self.marker_of(&seen.facts);
+            let marker = self.marker_of(seen);
             marker.is_some_and(|marker| matches!(marker.state, MarkState::Admitted))
         }) && sight.founded.is_none();
         if sight.founded.is_some() || !self.may_be_founded(sight) {
@@ -403,7 +408,7 @@ impl Fleet {
         }
         let waits = |(place, seen): (usize, &Option<Seen>)| {
             let seen = seen.as_ref().filter(|seen| seen.is_reachable)?;
-            let marker = self.marker_of(&seen.facts)?;
+            let marker = self.marker_of(seen)?;
             let waits = marker.state == MarkState::Waiting
                 && marker.run_id == seen.facts.run_id
                 && self.names.get(place) == Some(&marker.node);

@@ -3,10 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use futures::future::BoxFuture;
-use tokio::{
-    sync::Notify,
-    time::{Instant, sleep_until},
-};
+use tokio::{sync::Notify, time::Instant};
 
 use crate::{
     admission::Verdict,
@@ -17,6 +14,8 @@ use crate::{
 
 /// How often a node is looked at that has no vote.
 const LOOK_AGAIN: Duration = Duration::from_millis(250);
+/// How often a node is looked at that has a long wait before it: after such a part of what is left.
+const LOOKS_PER_WAIT: f64 = 16.0;
 /// How often a node is looked at that votes. Each vote shows by itself whether it may; this is for a fleet
 /// that nobody asks for a while, whose wait should begin when it forgets and not when it is asked.
 const LOOK_WHILE_VOTING: Duration = Duration::from_secs(5);
@@ -42,8 +41,6 @@ pub(super) enum Standing {
 pub(super) enum Step {
     Looked(Result<Facts, NodeFailure>),
     Marked(Result<bool, NodeFailure>),
-    /// It is time to look again.
-    Due,
     /// Something has changed for the others.
     News,
 }
@@ -93,9 +90,13 @@ impl Candidacy {
         &self.standing
     }
 
+    /// When it is to be looked at again.
+    pub(super) fn look_again_at(&self) -> Option<Instant> {
+        self.again
+    }
+
     /// Waits for the next step; for ever while there is none to come. Cancel safe.
     pub(super) async fn next(&mut self) -> Step {
-        let again = self.again;
         let wants_news = self.step.is_none();
         let step = async {
             match &mut self.step {
@@ -110,10 +111,6 @@ impl Candidacy {
                 step
             }
             () = self.news.notified(), if wants_news => Step::News,
-            () = at(again) => {
-                self.again = None;
-                Step::Due
-            }
         }
     }
 
@@ -128,8 +125,8 @@ impl Candidacy {
 
     /// Looks at the node, unless it is being looked at or written to.
     pub(super) fn look<L: Link>(&mut self, link: &L, limit: Duration) {
+        self.again = None;
         if self.step.is_none() {
-            self.again = None;
             self.asked_at = self.board.now();
             let look = link.look(self.board.keys(), self.board.wants_durability(), limit);
             self.step = Some(Box::pin(async move { Step::Looked(look.await) }));
@@ -217,7 +214,8 @@ impl Candidacy {
             Verdict::Wait { until, why } => {
                 let left = until.since(self.board.now());
                 // Looked at again and again: it may be another client that admits it.
-                self.again = Some(due_after(left.min(LOOK_AGAIN)));
+                let again = left.div_f64(LOOKS_PER_WAIT).clamp(LOOK_AGAIN, LOOK_WHILE_VOTING);
+                self.again = Some(due_after(again.min(left)));
                 let known = self.waits.filter(|(moment, _)| *moment == until);
                 let (_, due) = *self.waits.insert(known.unwrap_or((until, due_after(left))));
                 self.standing = Standing::Quarantined { until: Some(due), why: why.to_string() };
@@ -240,12 +238,5 @@ impl Candidacy {
         self.writing = Some((marker.clone(), floor));
         let written = link.mark(self.board.keys(), seen, marker, floor, limit);
         self.step = Some(Box::pin(async move { Step::Marked(written.await) }));
-    }
-}
-
-async fn at(moment: Option<Instant>) {
-    match moment {
-        Some(moment) => sleep_until(moment).await,
-        None => std::future::pending().await,
     }
 }

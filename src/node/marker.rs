@@ -3,44 +3,61 @@
 //! It is one string on the node, read by people as well. A node whose marker is missing, or speaks of
 //! another process, has forgotten or may have: it has to prove nothing, only to wait.
 
-use std::fmt;
+use std::{fmt, sync::OnceLock};
 
 use super::{NodeName, script::Script};
 use crate::resource::Key;
 
 /// What an admitted node's votes are asked with: the marker that has to be there, and the script that
 /// looks for it. Whoever has it did not have to load anything.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub struct Ballot {
     /// The keys of the fleet.
     pub keys: FleetKeys,
     /// The id of the marker, which is in the texts of the scripts too.
     pub mark: String,
-    /// The SHA-1 digests of the scripts, in the order of [`Script::VOTES`].
-    digests: [String; Script::VOTES.len()],
+    members: String,
+    /// The SHA-1 digests of the scripts, in the order of [`Script::VOTES`], once one was asked for.
+    digests: OnceLock<[String; Script::VOTES.len()]>,
 }
+
+// Whether the digests were computed makes no difference.
+impl PartialEq for Ballot {
+    fn eq(&self, other: &Self) -> bool {
+        let same_admission = self.mark == other.mark && self.members == other.members;
+        same_admission && self.keys == other.keys
+    }
+}
+
+impl Eq for Ballot {}
 
 impl Ballot {
     /// What votes are asked with by a client that takes these nodes for the fleet. With other nodes the
     /// digests are others, which no server knows.
     #[must_use]
     pub fn new(keys: FleetKeys, mark: &str, members: &str) -> Self {
-        let digest = |script: Script| {
-            sha1_smol::Sha1::from(script.text_for(mark, members)).digest().to_string()
-        };
-        Self { keys, mark: mark.to_owned(), digests: Script::VOTES.map(digest) }
+        let (mark, members) = (mark.to_owned(), members.to_owned());
+        Self { keys, mark, members, digests: OnceLock::new() }
     }
 
     /// What tells this admission's scripts from any other's.
     #[cfg(feature = "sim")]
     pub(crate) fn id(&self) -> String {
-        self.digests.concat()
+        format!("{} {}", self.mark, self.members)
+    }
+
+    fn digests(&self) -> &[String; Script::VOTES.len()] {
+        let digest = |script: Script| {
+            let text = script.text_for(&self.mark, &self.members);
+            sha1_smol::Sha1::from(text).digest().to_string()
+        };
+        self.digests.get_or_init(|| Script::VOTES.map(digest))
     }
 
     /// The digest of a script; `None` for one that is not part of an admission.
     pub(crate) fn digest(&self, script: Script) -> Option<&str> {
         let place = Script::VOTES.iter().position(|vote| *vote == script)?;
-        self.digests.get(place).map(String::as_str)
+        self.digests().get(place).map(String::as_str)
     }
 }
 
@@ -163,8 +180,9 @@ mod tests {
 
     #[test]
     fn another_list_of_nodes_or_another_admission_has_other_digests() {
-        let ballot =
-            |mark: &str, members| Ballot::new(FleetKeys::with_prefix("q:"), mark, members).digests;
+        let ballot = |mark: &str, members| {
+            Ballot::new(FleetKeys::with_prefix("q:"), mark, members).digests().clone()
+        };
         let (a, b) = ("a".repeat(32), "b".repeat(32));
         assert_eq!(ballot(&a, "n0,n1"), ballot(&a, "n0,n1"));
         for other in [ballot(&a, "n0,n2"), ballot(&b, "n0,n1")] {

@@ -307,5 +307,4 @@ fn pick<'a, T>(rng: &mut StdRng, of: &'a [T]) -> &'a T {
 }
 
 /// The longest ttl that any operation asks for, extensions included.
-pub(crate) const MAX_TTL: Duration = Duration::from_millis(MAX_TTL_MS);
 const MAX_TTL_MS: u64 = 20_000;

@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use crate::{
     life::Life,
-    plan::{Fault, MAX_TTL, Plan},
+    plan::{Fault, Plan},
     seen::{RestsOn, Seen, Violation, disorder},
 };
 
@@ -31,6 +31,8 @@ pub(crate) struct Report {
 
 /// After the last fault, how long a healthy cluster may take to be rid of what nobody holds.
 const CLEAN_WITHIN: Duration = Duration::from_secs(1);
+/// How long it can take until it is seen that a node has forgotten which nobody asks for anything.
+const MOST_LOOKS_APART: Duration = Duration::from_secs(6);
 /// No operation takes longer than this, whatever is wrong.
 const NEVER_LONGER: Duration = Duration::from_secs(60);
 
@@ -181,7 +183,7 @@ impl<'a> Schedule<'a> {
                 self.check_empty(node, "a second after the end", RestsOn::Memory(node));
             });
         }
-        sleep(MAX_TTL * 2).await;
+        sleep(MOST_LOOKS_APART + Duration::from_millis(self.plan.max_ttl_ms) * 2).await;
         for status in living.iter().flat_map(Redlock::nodes) {
             if status.state != NodeState::Voting {
                 self.violation(format!("not admitted again: {status:?}"));

@@ -9,7 +9,7 @@ use std::{
 
 use tokio::{
     sync::{mpsc, oneshot, watch},
-    time::{Instant, sleep_until},
+    time::Instant,
 };
 
 use super::{
@@ -20,6 +20,7 @@ use super::{
     ledger::{Ledger, Release},
 };
 use crate::{
+    alarm::Alarm,
     backoff::Backoff,
     clock::due_after,
     entropy::Entropy,
@@ -44,12 +45,19 @@ enum Event<L> {
     Answered(Call, Outcome),
     Connection(Change<L>),
     Requested(Option<Request>),
+    Candidacy(Step),
+    Due(Due),
+}
+
+/// What there is to do at some time.
+#[derive(Clone, Copy)]
+enum Due {
     RetryReleases,
     ProbeAgain,
     Overdue,
-    Candidacy(Step),
+    LookAgain,
     HeldBackTooLong,
-    Deadline,
+    End,
 }
 
 struct Ending {
@@ -74,6 +82,7 @@ pub(super) struct Worker<N: Node> {
     /// Votes that wait for the end of a look.
     held_back: Vec<Vote>,
     retry_releases: Option<Instant>,
+    alarm: Alarm,
     ending: Option<Ending>,
     entropy: Entropy,
 }
@@ -103,6 +112,7 @@ impl<N: Node> Worker<N> {
             candidacy,
             held_back: Vec::new(),
             retry_releases: None,
+            alarm: Alarm::default(),
             ending: None,
             entropy,
         }
@@ -120,41 +130,49 @@ impl<N: Node> Worker<N> {
                     self.queue_open = false;
                     self.begin_ending();
                 }
-                Event::RetryReleases => {
+                Event::Candidacy(step) => self.proceed(step),
+                Event::Due(Due::RetryReleases) => {
                     self.retry_releases = None;
                     self.ledger.send_again();
                     self.send_releases();
                 }
-                Event::ProbeAgain => self.probe_again(),
-                Event::Overdue => self.suspect(),
-                Event::Candidacy(step) => self.proceed(step),
-                Event::HeldBackTooLong => self.end_held_back(),
-                Event::Deadline => break,
+                Event::Due(Due::ProbeAgain) => self.probe_again(),
+                Event::Due(Due::Overdue) => self.suspect(),
+                Event::Due(Due::LookAgain) => self.look(),
+                Event::Due(Due::HeldBackTooLong) => self.end_held_back(),
+                Event::Due(Due::End) => break,
             }
         }
         self.end().await;
     }
 
     async fn next_event(&mut self) -> Event<N::Link> {
-        let retry_releases = self.retry_releases;
-        let probe_again = self.connection.probe_again_at();
-        // Of a node that is known to be silent nothing is overdue.
-        let overdue = self.calls.overdue_at().filter(|_| probe_again.is_none());
-        let held_back = self.held_back_until();
-        let deadline = self.ending.as_ref().map(|ending| ending.deadline);
+        let next = self.next_due();
         tokio::select! {
             // In this order a run is the same each time, and answers make room for requests.
             biased;
             (call, outcome) = self.calls.answered() => Event::Answered(call, outcome),
             change = self.connection.changed() => Event::Connection(change),
             request = self.queue.recv(), if self.queue_open => Event::Requested(request),
-            () = at(retry_releases) => Event::RetryReleases,
-            () = at(probe_again) => Event::ProbeAgain,
-            () = at(overdue) => Event::Overdue,
+            due = self.alarm.until(next) => Event::Due(due),
             step = self.candidacy.next() => Event::Candidacy(step),
-            () = at(held_back) => Event::HeldBackTooLong,
-            () = at(deadline) => Event::Deadline,
         }
+    }
+
+    /// What there is to do first, and when.
+    fn next_due(&mut self) -> Option<(Instant, Due)> {
+        let probe_again = self.connection.probe_again_at();
+        // Of a node that is known to be silent nothing is overdue.
+        let overdue = self.calls.overdue_at().filter(|_| probe_again.is_none());
+        let all = [
+            (self.retry_releases, Due::RetryReleases),
+            (probe_again, Due::ProbeAgain),
+            (overdue, Due::Overdue),
+            (self.candidacy.look_again_at(), Due::LookAgain),
+            (self.held_back_until(), Due::HeldBackTooLong),
+            (self.ending.as_ref().map(|ending| ending.deadline), Due::End),
+        ];
+        all.into_iter().filter_map(|(at, due)| Some((at?, due))).min_by_key(|(at, _)| *at)
     }
 
     fn finished(&self) -> bool {
@@ -389,12 +407,5 @@ impl<N: Node> Worker<N> {
             tracing::info!(node = %self.node.name(), from = %shown, to = %state, "node changed state");
             self.state.send_replace(state);
         }
-    }
-}
-
-async fn at(moment: Option<Instant>) {
-    match moment {
-        Some(moment) => sleep_until(moment).await,
-        None => std::future::pending().await,
     }
 }

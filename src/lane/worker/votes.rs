@@ -74,6 +74,13 @@ impl<N: Node> Worker<N> {
         self.show_state();
     }
 
+    /// Looks at the node, if it is there.
+    pub(super) fn look(&mut self) {
+        if let Connection::Open { link, .. } = &self.connection {
+            self.candidacy.look(link, PATIENCE);
+        }
+    }
+
     /// The next step on the way to the node's vote.
     pub(super) fn proceed(&mut self, step: Step) {
         let Connection::Open { link, .. } = &self.connection else { return };
@@ -99,7 +106,7 @@ impl<N: Node> Worker<N> {
                 self.candidacy.proceed(link, PATIENCE);
             }
             // If it was not written, somebody else was faster.
-            Step::Due | Step::Marked(Ok(false)) => self.candidacy.look(link, PATIENCE),
+            Step::Marked(Ok(false)) => self.candidacy.look(link, PATIENCE),
         }
         self.show_state();
         let is_settled =

@@ -1,5 +1,7 @@
 //! The table of cases: what is seen of a node, and what follows.
 
+mod new_fleet;
+
 use std::time::Duration;
 
 use super::*;
@@ -11,8 +13,10 @@ const WAIT: Duration = Duration::from_millis(60_602);
 const BEFORE: fn(Moment) -> Moment = |moment| moment.before(Duration::from_millis(1));
 
 fn fleet(nodes: usize) -> Fleet {
+    let names: Vec<NodeName> = (0..nodes).map(|n| NodeName::new(&format!("n{n}"))).collect();
     Fleet {
-        names: (0..nodes).map(|n| NodeName::new(&format!("n{n}"))).collect(),
+        members: members(&names),
+        names,
         keys: FleetKeys::with_prefix("q:"),
         max_ttl: MAX_TTL,
         drift: ClockDrift::default(),
@@ -50,7 +54,7 @@ fn marker(fleet: &Fleet, place: usize, state: MarkState) -> Marker {
         state,
         run_id: run_id(place),
         node: fleet.names[place].clone(),
-        members: fleet.members(),
+        members: fleet.members.clone(),
         max_ttl_ms: millis(MAX_TTL),
     }
 }
@@ -65,9 +69,10 @@ impl Case {
     /// All nodes have been seen, without any marker.
     fn unmarked(nodes: usize) -> Self {
         let start = Clock::System.now().plus(Duration::from_secs(3_600));
+        let (is_reachable, forgot_script, marker) = (true, false, None);
         let seen = |place| {
-            let (facts, since) = (facts(place), start);
-            Some(Seen { facts, since, asked_at: start, is_reachable: true, forgot_script: false })
+            let (facts, since, asked_at, marker) = (facts(place), start, start, marker.clone());
+            Some(Seen { facts, marker, since, asked_at, is_reachable, forgot_script })
         };
         let sight = Sight {
             nodes: (0..nodes).map(seen).collect(),
@@ -102,7 +107,14 @@ impl Case {
     fn mark(&mut self, place: usize, state: MarkState, change: impl FnOnce(&mut Marker)) {
         let mut marker = marker(&self.fleet, place, state);
         change(&mut marker);
-        self.facts(place).marker = Some(marker.to_string());
+        self.text(place, Some(&marker.to_string()));
+    }
+
+    /// What is there in place of a marker.
+    fn text(&mut self, place: usize, text: Option<&str>) {
+        let node = self.node(place);
+        node.facts.marker = text.map(str::to_owned);
+        node.marker = text.and_then(Marker::parse);
     }
 
     fn end(&self) -> Moment {
@@ -160,7 +172,7 @@ fn a_node_that_was_not_seen_or_is_loading_is_unknown() {
 fn a_node_that_may_have_forgotten_has_to_wait_from_now_on() {
     // No marker; another process'; another node's; what it waited for was of another process or node.
     let mut case = Case::voting(3);
-    case.facts(0).marker = None;
+    case.text(0, None);
     assert_eq!(case.verdict(), Verdict::Mark);
     for state in [MarkState::Admitted, MarkState::Waiting] {
         let mut case = Case::voting(3);
@@ -235,7 +247,7 @@ fn a_durable_node_need_not_wait_where_that_is_trusted() {
         assert_eq!(other.verdict(), Verdict::Mark);
         other.mark(0, MarkState::Waiting, |marker| marker.run_id = "another".to_owned());
         assert_eq!(other.verdict(), Verdict::Mark);
-        other.facts(0).marker = None;
+        other.text(0, None);
         assert_eq!(other.verdict(), Verdict::Mark);
     }
 }
@@ -253,7 +265,14 @@ fn another_list_of_nodes_is_another_fleet() {
     // In which order they are listed does not matter.
     let mut case = Case::voting(3);
     case.fleet.names.reverse();
-    assert_eq!(case.fleet.members(), "n0,n1,n2");
+    assert_eq!(members(&case.fleet.names), "n0,n1,n2");
+}
+
+#[test]
+fn what_is_no_marker_is_not_written_over() {
+    let mut case = Case::voting(3);
+    case.text(0, Some("x"));
+    case.is_refused(Refusal::NoMarker("q:marker".to_owned()));
 }
 
 #[test]
@@ -270,7 +289,6 @@ fn what_cannot_be_a_node_is_refused() {
     for old in [Server::Redis(6, 2), Server::Valkey(7, 1)] {
         refused(&|f| f.server = old.clone(), Refusal::TooOld { server: old.clone() });
     }
-    refused(&|f| f.marker = Some("x".to_owned()), Refusal::NoMarker("q:marker".to_owned()));
     refused(&|f| f.max = None, Refusal::NoNumber("q:max".to_owned()));
     for policy in ["allkeys-lru", "volatile-ttl"] {
         let evicts = Refusal::Eviction(policy.to_owned());
@@ -383,62 +401,4 @@ fn a_node_alone_has_no_others() {
     case.facts(0).max = Some(5);
     assert!(matches!(case.verdict(), Verdict::Wait { .. }));
     assert_eq!(case.verdict_at(case.end()), Verdict::Admit { floor: Some(5) });
-}
-
-fn new_and_waiting(nodes: usize) -> Case {
-    let mut case = Case::unmarked(nodes);
-    case.fleet.is_new = true;
-    (0..nodes).for_each(|place| case.mark(place, MarkState::Waiting, |_| ()));
-    case
-}
-
-#[test]
-fn a_new_fleet_does_not_wait() {
-    let mut case = new_and_waiting(3);
-    assert_eq!(case.verdict(), Verdict::Unknown, "until that is settled");
-    case.facts(1).max = Some(4);
-    assert!(case.found(case.start));
-    assert_eq!(case.verdict(), Verdict::Admit { floor: Some(4) });
-    // What has been flushed or restarted since has no part in it.
-    case.mark(0, MarkState::Waiting, |marker| marker.id = "f".repeat(32));
-    assert!(matches!(case.verdict(), Verdict::Wait { .. }));
-}
-
-#[test]
-fn a_new_fleet_has_no_node_that_was_admitted_before() {
-    let mut case = new_and_waiting(3);
-    case.mark(2, MarkState::Admitted, |_| ());
-    assert!(!case.found(case.start));
-    assert!(matches!(case.verdict(), Verdict::Wait { .. }));
-    // Nor does it become one when that node forgets.
-    case.mark(2, MarkState::Waiting, |_| ());
-    assert!(!case.found(case.start.plus(WAIT)));
-}
-
-#[test]
-fn a_new_fleet_is_founded_by_a_quorum_without_those_that_are_away() {
-    let mut case = new_and_waiting(3);
-    case.sight.nodes[2] = None;
-    assert!(!case.found(case.start), "it may be about to come");
-    case.sight.unreachable[2] = true;
-    assert!(case.found(case.start));
-
-    let mut case = new_and_waiting(3);
-    case.sight.nodes[2] = None;
-    assert!(!case.found(case.start));
-    assert!(!case.found(BEFORE(case.start.plus(case.fleet.found_without))));
-    assert!(case.found(case.start.plus(case.fleet.found_without)));
-
-    let mut case = new_and_waiting(3);
-    (1..3).for_each(|place| case.sight.unreachable[place] = true);
-    (1..3).for_each(|place| case.sight.nodes[place] = None);
-    assert!(!case.found(case.start.plus(WAIT)), "one of three is no quorum");
-    assert!(matches!(case.verdict(), Verdict::Wait { .. }), "and nobody waits for more");
-}
-
-#[test]
-fn a_fleet_that_does_not_say_that_it_is_new_is_not_founded() {
-    let mut case = new_and_waiting(3);
-    case.fleet.is_new = false;
-    assert!(!case.found(case.start));
 }

@@ -307,4 +307,4 @@ fn pick<'a, T>(rng: &mut StdRng, of: &'a [T]) -> &'a T {
 }
 
 /// The longest ttl that any operation asks for, extensions included.
-const MAX_TTL_MS: u64 = 20_000;
+const MAX_TTL_MS: u64 = 8_000;

@@ -545,7 +545,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         name: "member_list_not_compared",
         rule: "clients with another list of nodes do not vote",
         file: "src/admission/mod.rs",
-        text: "if marker.members != self.members() {",
+        text: "if marker.members != self.members {",
         instead: "if false {",
         witness: Simulation,
     },

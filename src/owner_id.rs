@@ -9,14 +9,14 @@ use crate::entropy::Entropy;
 /// Each *attempt* has its own, not each lock: a retry that reused one could not tell what its
 /// predecessor left behind from what it set itself.
 ///
-/// Five of the bits are the [`Seat`] of its process, the other 123 are fresh each time.
+/// Ten of the bits are the [`Seat`] of its process, the other 118 are fresh each time.
 ///
 /// `Debug` shows only the first bits: whoever knows the whole id can release the lock.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct OwnerId(u128);
 
-/// Where the seat is in an owner id: in the first two of its hexadecimal digits.
-const SEAT_AT: u32 = 120;
+/// Where the seat is in an owner id: in the first three of its hexadecimal digits.
+const SEAT_AT: u32 = 116;
 
 impl OwnerId {
     /// A fresh id, from a cryptographically secure generator that the OS seeded.
@@ -26,8 +26,14 @@ impl OwnerId {
     }
 
     pub(crate) fn from_entropy(entropy: &Entropy, seat: Seat) -> Self {
+        Self(entropy.bits()).on_seat(seat)
+    }
+
+    /// This id, with this seat in it.
+    #[must_use]
+    pub fn on_seat(self, seat: Seat) -> Self {
         let others = !(u128::from(Seat::COUNT.saturating_sub(1)) << SEAT_AT);
-        Self(entropy.bits() & others | u128::from(seat.0) << SEAT_AT)
+        Self(self.0 & others | u128::from(seat.0) << SEAT_AT)
     }
 
     /// Reads what `Display` writes.
@@ -38,7 +44,8 @@ impl OwnerId {
     /// Where its process waits.
     #[must_use]
     pub fn seat(self) -> Seat {
-        Seat::new((self.0 >> SEAT_AT).to_le_bytes()[0])
+        let [low, high, ..] = (self.0 >> SEAT_AT).to_le_bytes();
+        Seat::new(u16::from_le_bytes([low, high]))
     }
 }
 
@@ -68,32 +75,33 @@ impl fmt::Debug for OwnerId {
 ///
 /// A process has one seat, by chance, for all locks. Several may share one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Seat(u8);
+pub struct Seat(u16);
 
 impl Seat {
     /// How many there are.
-    pub const COUNT: u8 = 32;
+    pub const COUNT: u16 = 1_024;
 
     /// The seat of that number, counted round the ring.
     #[must_use]
-    pub const fn new(number: u8) -> Self {
+    pub const fn new(number: u16) -> Self {
         Self(number % Self::COUNT)
     }
 
     pub(crate) fn from_entropy(entropy: &Entropy) -> Self {
-        Self::new(entropy.bits().to_le_bytes()[0])
+        let [low, high, ..] = entropy.bits().to_le_bytes();
+        Self::new(u16::from_le_bytes([low, high]))
     }
 
     /// Its number.
     #[must_use]
-    pub const fn number(self) -> u8 {
+    pub const fn number(self) -> u16 {
         self.0
     }
 
-    /// All seats in the order in which they are called after this one's release, itself last.
-    #[cfg(any(test, feature = "sim"))]
-    pub(crate) fn ring_after(self) -> impl Iterator<Item = Self> {
-        (1..=Self::COUNT).map(move |places| Self::new(self.0.wrapping_add(places)))
+    /// At which of 32 tables it is, and at which of the 32 places there.
+    #[must_use]
+    pub const fn table_and_place(self) -> (u16, u16) {
+        (self.0 / 32, self.0 % 32)
     }
 }
 
@@ -114,20 +122,22 @@ mod tests {
 
     #[test]
     fn the_ids_of_a_process_have_its_seat_and_nothing_else_in_common() {
-        for number in [0, 5, 31] {
+        for number in [0, 5, 1_023] {
             let seat = Seat::new(number);
             let ids: Vec<OwnerId> =
                 (0..100).map(|_| OwnerId::from_entropy(&Entropy::System, seat)).collect();
             assert!(ids.iter().all(|id| id.seat() == seat));
             let same = ids.iter().fold(!0, |same, id| same & !(id.0 ^ ids[0].0));
-            assert_eq!(same, 31 << SEAT_AT);
+            assert_eq!(same, 1_023 << SEAT_AT);
         }
     }
 
     #[test]
-    fn the_ring_ends_with_the_one_who_releases() {
-        let ring: Vec<u8> = Seat::new(30).ring_after().map(Seat::number).collect();
-        assert_eq!(ring[..3], [31, 0, 1]);
-        assert_eq!((ring.len(), ring[31]), (32, 30));
+    fn the_first_three_digits_say_the_seat() {
+        for number in [0, 5, 300, 1_023] {
+            let id = OwnerId::from_entropy(&Entropy::System, Seat::new(number)).to_string();
+            assert_eq!(u16::from_str_radix(&id[..3], 16).unwrap() % Seat::COUNT, number);
+        }
+        assert_eq!(Seat::new(1_000).table_and_place(), (31, 8));
     }
 }

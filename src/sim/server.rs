@@ -124,7 +124,8 @@ impl State {
             }
         }
         let own = sitting.remove(&owner.seat());
-        let others = owner.seat().ring_after().filter_map(|seat| sitting.remove(&seat));
+        let behind = sitting.split_off(&owner.seat());
+        let others = behind.into_values().chain(sitting.into_values());
         let mut called: Vec<Vec<u64>> = others.take(calls.into()).collect();
         if called.is_empty() && calls > 0 {
             called.extend(own);

@@ -774,7 +774,12 @@ async fn ends(listener: &mut impl Listener) {
 
 /// Acquires and releases a key. Whose it was.
 async fn come_and_go(link: &Admitted<impl Link>, key: &str) -> OwnerId {
-    let (key, owner) = (Key::new(key), OwnerId::random());
+    come_and_go_from(link, key, OwnerId::random().seat()).await
+}
+
+/// The same, of an owner on this seat.
+async fn come_and_go_from(link: &Admitted<impl Link>, key: &str, seat: Seat) -> OwnerId {
+    let (key, owner) = (Key::new(key), OwnerId::random().on_seat(seat));
     let acquire = Operation::Acquire { key: key.clone(), owner, ttl_ms: ms(LONG) };
     assert_eq!(ask(link, acquire).await, Ok(Answer::Done));
     assert_eq!(ask(link, Operation::Release { key, owner, calls: 2 }).await, Ok(Answer::Done));
@@ -797,14 +802,16 @@ pub async fn a_listener_hears_whose_release_it_was_and_who_shares_its_seat(world
 
 pub async fn a_release_calls_the_next_in_the_ring_and_one_to_stand_in(world: &impl World) {
     let link = connect(world).await;
-    let seats = [3, 9, 20].map(Seat::new);
+    // Two at one table.
+    let seats = [3, 500, 505].map(Seat::new);
     let mut listeners = Vec::new();
     for seat in seats {
         listeners.push(listen_on(world, seat).await);
     }
-    for _ in 0..12 {
-        let owner = come_and_go(&link, KEY).await;
-        let own = owner.seat().number();
+    // Of owners at tables and seats before, behind and between them, and at their own.
+    let owners = [0, 3, 4, 31, 32, 499, 500, 501, 504, 505, 506, 511, 512, 1_023];
+    for own in owners {
+        let owner = come_and_go_from(&link, KEY, Seat::new(own)).await;
         // Who sits at the owner's own seat is the last.
         let first = seats.iter().position(|seat| seat.number() > own).unwrap_or(0);
         let heard = |rank| Heard { key: Key::new(KEY), owner, rank, sharing: 1 };

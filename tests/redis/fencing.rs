@@ -1,7 +1,7 @@
 //! Fencing tokens from real servers: they grow, whatever happens to the counters.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     env, process,
     sync::{
         Arc, Mutex,
@@ -15,11 +15,7 @@ use quorumlock::{
     FencedGuard, FencingToken, LockOptions, NodeState, Redlock, RedlockBuilder,
     fenced::memory::Resources,
 };
-use tokio::{
-    runtime::Runtime,
-    task::JoinSet,
-    time::{Instant, sleep},
-};
+use tokio::{runtime::Runtime, task::JoinSet, time::sleep};
 
 use crate::support::{
     Conn, Fleet, Reply, Server, Twin,
@@ -387,11 +383,11 @@ async fn contend(redlock: Redlock, seen: Arc<Seen>) {
     }
 }
 
-/// Freezes and kills one node after another, and at times two, none of which forgets anything.
-fn trouble(fleet: &Fleet, limit: Duration) {
-    let started = Instant::now();
+/// Freezes and kills one node after another, and at times two, none of which forgets anything. Until a
+/// round for which it is over.
+fn trouble(fleet: &Fleet, mut is_over: impl FnMut(usize) -> bool) {
     for round in 0_usize.. {
-        if started.elapsed() > limit {
+        if is_over(round) {
             return;
         }
         let (one, other) =
@@ -406,6 +402,9 @@ fn trouble(fleet: &Fleet, limit: Duration) {
         thread::sleep(Duration::from_millis(100));
     }
 }
+
+/// How much trouble there is: about ten seconds.
+const ROUNDS: usize = 40;
 
 fn trusting() -> RedlockBuilder {
     let ttl = Duration::from_secs(1);
@@ -422,9 +421,10 @@ async fn contended(nodes: usize) {
         clients.push(redlock.clone());
         holders.spawn(contend(redlock, Arc::clone(&seen)));
     }
-    let limit = Duration::from_secs(10);
     let in_trouble = Arc::clone(&fleet);
-    tokio::task::spawn_blocking(move || trouble(&in_trouble, limit)).await.unwrap();
+    tokio::task::spawn_blocking(move || trouble(&in_trouble, |round| round == ROUNDS))
+        .await
+        .unwrap();
     seen.is_over.store(true, Ordering::SeqCst);
     while let Some(ended) = holders.join_next().await {
         ended.unwrap();
@@ -478,10 +478,37 @@ async fn of_processes_that_contend_each_has_a_larger_token_while_nodes_freeze_an
     let (fleet, log) = (Fleet::with_args(3, &KEEPS_ALL), Server::start());
     let urls = format!("{},{}", log.addr(), fleet.urls().join(","));
     let entry = "fencing::the_contender_in_a_process_of_its_own";
-    let twins: Vec<Twin> = (0..8).map(|_| Twin::start(entry, (URLS, &urls))).collect();
+    let start = || Twin::start(entry, (URLS, &urls));
+    let mut twins: VecDeque<Twin> = (0..8).map(|_| start()).collect();
     let length = || log.command(&["LLEN", "log"]).into_int();
     eventually("the first of them", SOON, || length() > 100);
-    trouble(&fleet, Duration::from_secs(10));
+    // `CONTENDED=100000` goes on until so many have had the lock.
+    let enough = env::var("CONTENDED").map_or(200, |count| count.parse().expect("a number"));
+    let mut stopped = None;
+    trouble(&fleet, |round| {
+        // Each acquisition has two entries.
+        if round >= ROUNDS && length() > 2 * enough {
+            return true;
+        }
+        match round % 12 {
+            // Killed, wherever it is, and another one in its place.
+            3 | 9 => {
+                twins.pop_front();
+                twins.push_back(start());
+            }
+            // Stopped for longer than its lock lives.
+            1 => {
+                stopped = twins.pop_front();
+                stopped.iter().for_each(Twin::freeze);
+            }
+            8 => {
+                stopped.iter().for_each(|twin| drop(twin.thaw()));
+                twins.extend(stopped.take());
+            }
+            _ => {}
+        }
+        false
+    });
     drop(twins);
 
     // One server has put into an order what happened: whoever begins after another has its token gets a
@@ -500,5 +527,6 @@ async fn of_processes_that_contend_each_has_a_larger_token_while_nodes_freeze_an
             newest = newest.max(token);
         }
     }
-    assert!(began.len() == 8 && tokens.len() > 200, "{} of {began:?}", tokens.len());
+    println!("{} processes, {} tokens", began.len(), tokens.len());
+    assert!(began.len() > 8 && tokens.len() > 200, "{} of {began:?}", tokens.len());
 }

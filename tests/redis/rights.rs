@@ -46,7 +46,8 @@ fn as_user(server: &Server, name: &str, changes: &[&str]) -> RedlockBuilder {
     let rules: Vec<&str> = RIGHTS.split_whitespace().chain(changes.iter().copied()).collect();
     set_user(server, name, &rules);
     let url = format!("redis://{name}:pw@{}", server.addr());
-    Redlock::builder().new_fleet().single_node(url)
+    // With time to answer, also on a machine that is busy.
+    Redlock::builder().new_fleet().node_timeout(Duration::from_secs(2)).single_node(url)
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -76,7 +76,7 @@ async fn all_listen(fleet: &Fleet, count: i64) {
 fn sent(fleet: &Fleet) -> u64 {
     let commands = ["eval", "subscribe", "unsubscribe", "script", "hello", "auth"];
     let of_one = |server| commands.map(|command| Server::calls(server, command));
-    fleet.iter().flat_map(of_one).sum::<u64>() + scripts(fleet)
+    fleet.iter().flat_map(of_one).sum::<u64>().saturating_add(scripts(fleet))
 }
 
 fn scripts(fleet: &Fleet) -> u64 {

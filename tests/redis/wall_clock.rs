@@ -17,12 +17,14 @@ const SOON: Duration = Duration::from_secs(10);
 const MAX_TTL: Duration = Duration::from_secs(2);
 /// with the drift over it.
 const WAIT: Duration = Duration::from_millis(2_022);
+/// Bounds the wait, whatever else the machine does.
+const LONGEST: Duration = Duration::from_secs(12);
 const HOUR_MS: i64 = 3_600_000;
 /// Until the servers say so, and until the next look.
 const A_MOMENT: Duration = Duration::from_millis(500);
 
 fn builder() -> RedlockBuilder {
-    Redlock::builder().ttl(MAX_TTL).max_ttl(MAX_TTL).node_timeout(Duration::from_millis(300))
+    Redlock::builder().ttl(MAX_TTL).max_ttl(MAX_TTL).node_timeout(Duration::from_millis(500))
 }
 
 /// When the wait of a node ends that waits.
@@ -40,7 +42,7 @@ async fn set_clock(server: &Server, ms: i64) {
     let before = uptime(server);
     server.jump(ms);
     // More than an hour before or after, less what has gone by.
-    let is_told = || (uptime(server) - before).abs() > HOUR_MS / 1_000 - 60;
+    let is_told = || uptime(server).abs_diff(before) > 3_540;
     eventually_async("an uptime that is wrong by an hour", SOON, is_told).await;
 }
 
@@ -65,8 +67,8 @@ async fn one_restarts(jump: i64) {
         // Read first: it may begin to vote between the two.
         let granted = fleet[1].exists(&key("r"));
         assert!(!granted || down.elapsed() >= WAIT, "{jump}: it voted at {:?}", down.elapsed());
-        redlock.try_acquire("r").await.unwrap().release().await.unwrap();
-        assert!(down.elapsed() < WAIT + SOON, "{jump}: {:?}", redlock.nodes());
+        drop(redlock.acquire("r").await.unwrap());
+        assert!(down.elapsed() < LONGEST, "{jump}: {:?}", redlock.nodes());
     }
     assert!(down.elapsed() >= WAIT, "{jump}: {:?}", down.elapsed());
 }
@@ -85,7 +87,7 @@ async fn nobody_remembers(jump: i64) {
     }
     let (guard, acquired) = waits.await.unwrap().unwrap();
     let waited = acquired.saturating_duration_since(called);
-    assert!(waited >= WAIT && waited < WAIT + SOON, "{jump}: {waited:?}");
+    assert!(waited >= WAIT && waited < LONGEST, "{jump}: {waited:?}");
     guard.release().await.unwrap();
 }
 

@@ -105,9 +105,9 @@ async fn another_reason_for_the_same_state_does_not_begin_it_anew() {
         cluster.crash(place);
     }
     cluster.restart(0);
-    let reason = || match node(&redlock, 0).state {
-        NodeState::Quarantined { until, .. } => Some(until.is_some()),
-        _ => None,
+    let reason = || {
+        let state = node(&redlock, 0).state;
+        if let NodeState::Quarantined { until, .. } = state { Some(until.is_some()) } else { None }
     };
     until("its wait", || reason() == Some(true)).await;
     let mut events = redlock.node_events();
@@ -135,7 +135,7 @@ async fn events_begin_with_each_node_as_it_is_and_go_on_with_what_changes() {
 
     cluster.crash(1);
     let status = timeout(A_MOMENT, events.next()).await.unwrap().unwrap();
-    assert_eq!(words(&[status.clone()]), [("n1", "unreachable")]);
+    assert_eq!(words(std::slice::from_ref(&status)), [("n1", "unreachable")]);
     assert_eq!(status.since, node(&redlock, 1).since);
     cluster.restart(1);
     let mut seen = Vec::new();
@@ -151,6 +151,20 @@ async fn events_begin_with_each_node_as_it_is_and_go_on_with_what_changes() {
     // Everyone is told, also who comes later.
     let mut other = redlock.node_events();
     assert_eq!(words(&told(&mut other)), all_vote);
+}
+
+#[tokio::test(start_paused = true)]
+async fn events_tell_also_of_a_node_of_which_nothing_is_known() {
+    let cluster = SimCluster::new(3);
+    cluster.freeze(2);
+    let redlock = builder(&cluster).connect().await.unwrap();
+    let mut events = redlock.node_events();
+    let told = told(&mut events);
+    assert_eq!(words(&told)[2], ("n2", "connecting"));
+    assert!(told[2].since.elapsed() >= MS(200), "since it was begun");
+    cluster.thaw(2);
+    let next = timeout(MS(5_000), events.next()).await.unwrap().unwrap();
+    assert_eq!(next.node.as_str(), "n2");
 }
 
 #[tokio::test(start_paused = true)]

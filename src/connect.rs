@@ -2,13 +2,12 @@
 
 use std::time::Duration;
 
-use futures::{FutureExt, future::select_all};
-use tokio::{sync::watch, time::timeout_at};
+use tokio::time::timeout_at;
 
 use crate::{
     clock::due_after,
     error::{ConnectError, NodeOutcome, NodeReport, NodeReports},
-    lane::NodeState,
+    lane::{NodeState, NodeStatus},
     node::{NodeFailure, NodeName},
     quorum::tally,
     redlock::Redlock,
@@ -48,11 +47,10 @@ pub(crate) async fn wait_for_quorum(
 ) -> Result<(), ConnectError> {
     let mut deadline = due_after(limit);
     let mut grace = None;
-    let mut states = redlock.states();
+    let mut events = redlock.node_events();
     loop {
-        let seen: Vec<NodeState> =
-            states.iter_mut().map(|(_, state)| state.borrow_and_update().clone()).collect();
-        for ((node, _), state) in states.iter().zip(&seen) {
+        let seen = redlock.nodes();
+        for NodeStatus { node, state, .. } in &seen {
             if let NodeState::Unreachable { cause: NodeFailure::Unfit { reason } } = state {
                 return Err(ConnectError::Unfit { node: node.clone(), reason: reason.clone() });
             }
@@ -60,7 +58,7 @@ pub(crate) async fn wait_for_quorum(
                 return Err(ConnectError::Unfit { node: node.clone(), reason: why.clone() });
             }
         }
-        let settled = seen.iter().filter(|state| is_settled(state)).count();
+        let settled = seen.iter().filter(|status| is_settled(&status.state)).count();
         let quorum = tally::quorum(seen.len());
         if settled == seen.len() {
             return Ok(());
@@ -68,23 +66,14 @@ pub(crate) async fn wait_for_quorum(
         if settled >= quorum {
             deadline = *grace.get_or_insert_with(|| due_after(GRACE));
         }
-        let changes = states.iter_mut().map(|(_, state)| {
-            async {
-                // The state of a lane that has ended does not change any more.
-                if state.changed().await.is_err() {
-                    std::future::pending::<()>().await;
-                }
-            }
-            .boxed()
-        });
-        if timeout_at(deadline, select_all(changes)).await.is_err() {
+        let Ok(Some(_)) = timeout_at(deadline, events.next()).await else {
             if settled >= quorum {
                 return Ok(());
             }
-            let connected = seen.iter().filter(|state| is_connected(state)).count();
-            let nodes = unconnected(&states, seen);
+            let connected = seen.iter().filter(|status| is_connected(&status.state)).count();
+            let nodes = unconnected(seen);
             return Err(ConnectError::NoQuorum { connected, quorum, waited: limit, nodes });
-        }
+        };
     }
 }
 
@@ -107,28 +96,24 @@ fn is_connected(state: &NodeState) -> bool {
     is_settled(state) || *state == NodeState::Joining
 }
 
-fn unconnected(
-    states: &[(NodeName, watch::Receiver<NodeState>)],
-    seen: Vec<NodeState>,
-) -> NodeReports {
-    let reports = states.iter().zip(seen).filter(|(_, state)| !is_connected(state)).map(
-        |((node, _), state)| {
-            let failure = match state {
-                NodeState::Unreachable { cause } => cause,
-                NodeState::ShutDown => NodeFailure::ShutDown,
-                NodeState::Connecting
-                | NodeState::Joining
-                | NodeState::Voting
-                | NodeState::Quarantined { .. }
-                | NodeState::Refused { .. }
-                | NodeState::CatchingUp
-                | NodeState::Unresponsive => NodeFailure::Unreachable {
-                    cause: "no answer to the connection attempt".to_owned(),
-                },
-            };
-            NodeReport { node: node.clone(), outcome: NodeOutcome::Failed(failure) }
-        },
-    );
+fn unconnected(seen: Vec<NodeStatus>) -> NodeReports {
+    let unconnected = seen.into_iter().filter(|status| !is_connected(&status.state));
+    let reports = unconnected.map(|NodeStatus { node, state, .. }| {
+        let failure = match state {
+            NodeState::Unreachable { cause } => cause,
+            NodeState::ShutDown => NodeFailure::ShutDown,
+            NodeState::Connecting
+            | NodeState::Joining
+            | NodeState::Voting
+            | NodeState::Quarantined { .. }
+            | NodeState::Refused { .. }
+            | NodeState::CatchingUp
+            | NodeState::Unresponsive => {
+                NodeFailure::Unreachable { cause: "no answer to the connection attempt".to_owned() }
+            }
+        };
+        NodeReport { node, outcome: NodeOutcome::Failed(failure) }
+    });
     NodeReports(reports.collect())
 }
 

@@ -38,7 +38,8 @@
 //! # The nouns
 //!
 //! - [`Redlock`]: a fixed set of nodes, and what is locked on them.
-//! - **node**: one independent Redis or Valkey master. [`Redlock::nodes`] shows how they are.
+//! - **node**: one independent Redis or Valkey master. [`Redlock::nodes`] shows how they are,
+//!   and [`Redlock::node_events`] when that changes.
 //! - **resource**: what is locked, by name.
 //! - **quorum**: ⌊N/2⌋ + 1 of the *configured* nodes.
 //! - **ttl**: how long a node keeps the lock's key. **validity**: what is left of it after the time
@@ -121,7 +122,7 @@ pub use error::{
 pub use fenced_guard::FencedGuard;
 pub use fencing_token::FencingToken;
 pub use guard::LockGuard;
-pub use lane::{NodeState, NodeStatus};
+pub use lane::{NodeEvents, NodeState, NodeStatus};
 pub use options::{LockOptions, OptionsError};
 pub use owner_id::{OwnerId, Seat};
 pub use redlock::{Drained, Redlock};

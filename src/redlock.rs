@@ -7,7 +7,6 @@ use std::{
 };
 
 use tokio::{
-    sync::watch,
     task::JoinHandle,
     time::{sleep, timeout},
 };
@@ -19,7 +18,7 @@ use crate::{
     fenced_guard::FencedGuard,
     fencing_token::FencingToken,
     guard::LockGuard,
-    lane::{Lane, NodeState, NodeStatus},
+    lane::{Lane, NodeEvents, NodeStatus},
     lease::Lease,
     node::{Fence, NodeFailure, NodeName},
     options::{Defaults, LockOptions, Terms, millis},
@@ -284,12 +283,31 @@ impl Redlock {
     /// What is known of each node, in the order in which they were configured.
     #[must_use]
     pub fn nodes(&self) -> Vec<NodeStatus> {
-        self.inner.quorum.lanes.iter().map(Lane::status).collect()
+        self.inner.quorum.lanes.iter().map(|lane| lane.view().status()).collect()
     }
 
-    pub(crate) fn states(&self) -> Vec<(NodeName, watch::Receiver<NodeState>)> {
-        let lanes = self.inner.quorum.lanes.iter();
-        lanes.map(|lane| (lane.name().clone(), lane.state())).collect()
+    /// Tells how the nodes are, and from then on each time when one changes, for those who log it or
+    /// page somebody.
+    ///
+    /// Begins with each node as it is. Who reads slowly misses what came in between, never what came
+    /// last. Ends with this `Redlock`, which it does not keep connected.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn example(redlock: quorumlock::Redlock) {
+    /// use quorumlock::NodeState;
+    ///
+    /// let mut events = redlock.node_events();
+    /// while let Some(status) = events.next().await {
+    ///     if status.state != NodeState::Voting {
+    ///         println!("{} for {:?}: {}", status.node, status.since.elapsed(), status.state);
+    ///     }
+    /// }
+    /// # }
+    /// ```
+    pub fn node_events(&self) -> NodeEvents {
+        NodeEvents::new(self.inner.quorum.lanes.iter().map(Lane::view))
     }
 
     /// Ends all connections and tasks, after the releases that are still owed to nodes.

@@ -148,6 +148,11 @@ pub(crate) enum Refusal {
          allow_eviction() if you know better"
     )]
     Eviction(String),
+    #[error(
+        "this client's user may not call {commands} on {key}: docs/operations.md has all rights that \
+         a node needs"
+    )]
+    Forbidden { commands: String, key: String },
     #[error("it is the same server as {0}")]
     SameServer(NodeName),
     #[error("it belongs to a fleet of other nodes: {0}")]
@@ -340,6 +345,11 @@ impl Fleet {
             if let Some(policy) = facts.eviction.as_ref().filter(|policy| *policy != "noeviction") {
                 return Err(Refusal::Eviction(policy.clone()));
             }
+        }
+        if !facts.forbidden.is_empty() {
+            let (commands, key) =
+                (facts.forbidden.join(", "), self.keys.marker.as_str().to_owned());
+            return Err(Refusal::Forbidden { commands, key });
         }
         let earlier = sight.nodes.iter().zip(&self.names).take(place);
         for (seen, name) in earlier {

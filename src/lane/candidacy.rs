@@ -61,6 +61,8 @@ pub(super) struct Candidacy {
     standing: Standing,
     /// The end of the wait, and when a timer shows it.
     waits: Option<(Moment, Instant)>,
+    /// How many replicas were attached at the last look.
+    replicas: u32,
 }
 
 impl Candidacy {
@@ -78,6 +80,7 @@ impl Candidacy {
             ballot: None,
             standing: Standing::Unknown,
             waits: None,
+            replicas: 0,
         }
     }
 
@@ -93,6 +96,10 @@ impl Candidacy {
     /// When it is to be looked at again.
     pub(super) fn look_again_at(&self) -> Option<Instant> {
         self.again
+    }
+
+    pub(super) fn replicas(&self) -> u32 {
+        self.replicas
     }
 
     /// Waits for the next step; for ever while there is none to come. Cancel safe.
@@ -155,6 +162,7 @@ impl Candidacy {
         let forgot_script = self.forgot_script.take().is_some_and(|mark| {
             facts.marker.as_ref().is_some_and(|marker| marker.starts_with(&mark))
         });
+        self.replicas = facts.replicas;
         self.board.note(self.place, facts, self.asked_at, forgot_script);
     }
 
@@ -165,10 +173,10 @@ impl Candidacy {
         }
     }
 
-    /// The node answered a look or a mark with an error: a right is missing, or it is busy.
-    pub(super) fn rejected(&mut self, failure: &NodeFailure) {
+    /// The node answered with an error when it was `what`: a right is missing, it is busy, or full.
+    pub(super) fn rejected(&mut self, what: &str, failure: &NodeFailure) {
         self.ballot = None;
-        let why = failure.to_string();
+        let why = format!("it cannot be {what}: {failure}");
         // A right that is missing, or a key that is not ours, waits for a person; what is busy or full may
         // pass.
         let is_for_good = matches!(failure, NodeFailure::Rejected { message }

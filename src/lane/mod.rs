@@ -20,10 +20,10 @@ mod ledger;
 mod calls;
 mod candidacy;
 mod connection;
+mod status;
 mod worker;
 
 use std::{
-    fmt,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -37,6 +37,8 @@ use tokio::{
     time::Instant,
 };
 
+use self::status::Shown;
+
 use crate::{
     board::Board,
     clock::due_after,
@@ -45,106 +47,8 @@ use crate::{
     tasks::Spawner,
 };
 
-pub(crate) use self::ledger::Release;
-
-/// Whether a node is asked for its vote, and why not.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum NodeState {
-    /// No attempt to connect has ended yet.
-    Connecting,
-    /// Connected, and looked at to see whether it may vote. Not asked yet.
-    Joining,
-    /// Connected and answering: it is asked.
-    Voting,
-    /// Connected, but first the releases that it missed have to be answered. Not asked.
-    CatchingUp,
-    /// Connected, but it may have forgotten what it granted: it is not asked for a vote until nothing
-    /// that it can have forgotten is held any more.
-    Quarantined {
-        /// The end of its wait; `None` when it waits for other nodes.
-        until: Option<Instant>,
-        /// Why it has to wait.
-        why: String,
-    },
-    /// Connected, but it cannot be a node. Not asked for a vote; it is looked at again and again.
-    Refused {
-        /// Why not.
-        why: String,
-    },
-    /// A command was not answered in time: the node seems frozen. Not asked until it answers.
-    Unresponsive,
-    /// There is no connection; attempts go on. Not asked.
-    Unreachable {
-        /// What the last attempt or the last connection ended with.
-        cause: NodeFailure,
-    },
-    /// The `Redlock` was shut down.
-    ShutDown,
-}
-
-impl NodeState {
-    /// Why a node in this state is not asked for this; `None` if it is.
-    ///
-    /// A grant needs a node that has been admitted; that a key is still ours every node can say.
-    fn why_not(&self, operation: &Operation) -> Option<NodeFailure> {
-        let unreachable = |cause: &str| NodeFailure::Unreachable { cause: cause.to_owned() };
-        let is_grant = operation.is_grant();
-        match self {
-            Self::Voting => None,
-            Self::Joining | Self::Quarantined { .. } | Self::Refused { .. } if !is_grant => None,
-            Self::Quarantined { .. } | Self::Refused { .. } => {
-                Some(NodeFailure::NotAdmitted { why: self.to_string() })
-            }
-            Self::Connecting => Some(unreachable("not connected yet")),
-            Self::Joining => {
-                Some(NodeFailure::NotAdmitted { why: "connected, and being looked at".to_owned() })
-            }
-            Self::CatchingUp => {
-                Some(unreachable("back, but has not yet answered the releases that it missed"))
-            }
-            Self::Unresponsive => Some(NodeFailure::Unresponsive),
-            Self::Unreachable { cause } => Some(cause.clone()),
-            Self::ShutDown => Some(NodeFailure::ShutDown),
-        }
-    }
-}
-
-impl fmt::Display for NodeState {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Connecting => f.write_str("connecting"),
-            Self::Joining => f.write_str("joining"),
-            Self::Voting => f.write_str("voting"),
-            Self::CatchingUp => f.write_str("answering the releases that it missed"),
-            Self::Quarantined { until: Some(until), why } => {
-                let left = until.saturating_duration_since(Instant::now());
-                write!(f, "in quarantine for another {:.1} s: {why}", left.as_secs_f64())
-            }
-            Self::Quarantined { until: None, why } => write!(f, "in quarantine: {why}"),
-            Self::Refused { why } => write!(f, "refused: {why}"),
-            Self::Unresponsive => f.write_str("not responding"),
-            Self::Unreachable { cause } => cause.fmt(f),
-            Self::ShutDown => f.write_str("shut down"),
-        }
-    }
-}
-
-/// What is known of one node, at one moment.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct NodeStatus {
-    /// The node: `host:port`.
-    pub node: NodeName,
-    /// Whether it is asked for its vote.
-    pub state: NodeState,
-    /// Votes queued for it or sent to it and not answered.
-    pub in_flight: usize,
-    /// The bound on `in_flight`; above it a vote is *unknown: overloaded* at once.
-    pub max_in_flight: usize,
-    /// Releases that it has not answered yet.
-    pub owed_releases: usize,
-}
+pub use self::status::{NodeEvents, NodeState, NodeStatus};
+pub(crate) use self::{ledger::Release, status::View};
 
 /// Where the outcome of a call goes: to the place of this node in a round.
 #[derive(Debug)]
@@ -208,12 +112,8 @@ enum Request {
 /// The handle of a node's lane. The worker ends after the last handle and what it owes.
 #[derive(Debug)]
 pub(crate) struct Lane {
-    name: NodeName,
     requests: mpsc::UnboundedSender<Request>,
-    in_flight: Arc<AtomicUsize>,
-    max_in_flight: usize,
-    owed: Arc<AtomicUsize>,
-    state: watch::Receiver<NodeState>,
+    view: View,
 }
 
 impl Lane {
@@ -227,32 +127,24 @@ impl Lane {
         entropy: &Entropy,
     ) -> (Self, JoinHandle<()>) {
         let (requests, queue) = mpsc::unbounded_channel();
-        let (state_tx, state) = watch::channel(NodeState::Connecting);
+        let (show, shown) = watch::channel(Shown::new());
         let owed = Arc::new(AtomicUsize::new(0));
-        let lane = Self {
+        let view = View {
             name: node.name().clone(),
-            requests,
             in_flight: Arc::new(AtomicUsize::new(0)),
             max_in_flight,
             owed: Arc::clone(&owed),
-            state,
+            shown,
         };
         let candidacy = candidacy::Candidacy::new(Arc::clone(board), place);
-        let worker = worker::Worker::new(
-            node,
-            queue,
-            max_in_flight,
-            state_tx,
-            owed,
-            candidacy,
-            entropy.clone(),
-        );
+        let worker =
+            worker::Worker::new(node, queue, max_in_flight, show, owed, candidacy, entropy.clone());
         let task = spawner.spawn(worker.run());
-        (lane, task)
+        (Self { requests, view }, task)
     }
 
     pub(crate) fn name(&self) -> &NodeName {
-        &self.name
+        &self.view.name
     }
 
     /// Puts a vote into the queue. It is answered in any case, at once if it cannot be sent.
@@ -260,12 +152,13 @@ impl Lane {
     /// A node that is known not to answer is not even queued for: a round that is dropped at once then
     /// knows already that it has nothing to take back there.
     pub(crate) fn vote(&self, operation: Operation, timeout: Duration, reply_to: ReplyTo) {
-        if let Some(why_not) = self.state.borrow().why_not(&operation) {
+        let View { in_flight, max_in_flight, shown, .. } = &self.view;
+        if let Some(why_not) = shown.borrow().state.why_not(&operation) {
             reply_to.send(Err(why_not));
             return;
         }
-        let Some(permit) = Permit::take(&self.in_flight, self.max_in_flight) else {
-            reply_to.send(Err(NodeFailure::Overloaded { in_flight: self.max_in_flight }));
+        let Some(permit) = Permit::take(in_flight, *max_in_flight) else {
+            reply_to.send(Err(NodeFailure::Overloaded { in_flight: *max_in_flight }));
             return;
         };
         let deadline = due_after(timeout);
@@ -285,7 +178,7 @@ impl Lane {
     pub(crate) async fn shut_down(&self) -> usize {
         let (undelivered, answer) = oneshot::channel();
         self.put(Request::ShutDown { undelivered });
-        answer.await.unwrap_or_else(|_| self.owed.load(Ordering::Relaxed))
+        answer.await.unwrap_or_else(|_| self.view.owed.load(Ordering::Relaxed))
     }
 
     fn put(&self, request: Request) {
@@ -299,20 +192,10 @@ impl Lane {
     }
 
     pub(crate) fn is_voting(&self) -> bool {
-        *self.state.borrow() == NodeState::Voting
+        self.view.shown.borrow().state == NodeState::Voting
     }
 
-    pub(crate) fn state(&self) -> watch::Receiver<NodeState> {
-        self.state.clone()
-    }
-
-    pub(crate) fn status(&self) -> NodeStatus {
-        NodeStatus {
-            node: self.name.clone(),
-            state: self.state.borrow().clone(),
-            in_flight: self.in_flight.load(Ordering::Relaxed),
-            max_in_flight: self.max_in_flight,
-            owed_releases: self.owed.load(Ordering::Relaxed),
-        }
+    pub(crate) fn view(&self) -> &View {
+        &self.view
     }
 }

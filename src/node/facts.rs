@@ -44,6 +44,8 @@ pub struct Facts {
     pub is_durable: bool,
     /// How many replicas are attached.
     pub replicas: u32,
+    /// The commands that a node needs and this client may not call.
+    pub forbidden: Vec<String>,
     /// The marker's text; `None` if there is none.
     pub marker: Option<String>,
     /// The largest number that it granted to any resource; `None` if what is there is no number.
@@ -69,6 +71,7 @@ impl Facts {
             eviction: field("maxmemory_policy"),
             is_durable: false,
             replicas: field("connected_slaves").and_then(|n| n.parse().ok()).unwrap_or(0),
+            forbidden: Vec::new(),
             marker: None,
             max: Some(0),
         })

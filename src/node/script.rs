@@ -24,6 +24,8 @@ pub enum Script {
     Raise,
     /// Sets a key again, with its token.
     RefillFenced,
+    /// Says which commands are forbidden.
+    Rights,
     /// Writes the marker of an admission.
     Mark,
     /// Lets one's own key live on.
@@ -34,11 +36,12 @@ pub enum Script {
 
 impl Script {
     /// Every script.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Acquire,
         Self::AcquireFenced,
         Self::Raise,
         Self::RefillFenced,
+        Self::Rights,
         Self::Mark,
         Self::Extend,
         Self::Release,
@@ -59,6 +62,7 @@ impl Script {
             Self::RefillFenced => {
                 concat!(include_str!("lua/counting.lua"), include_str!("lua/refill_fenced.lua"))
             }
+            Self::Rights => include_str!("lua/rights.lua"),
             Self::Mark => include_str!("lua/mark.lua"),
             Self::Extend => include_str!("lua/extend.lua"),
             Self::Release => include_str!("lua/release.lua"),
@@ -130,7 +134,7 @@ mod tests {
                     .collect()
             };
             let keyed = calls("redis.call(");
-            assert!(!keyed.is_empty(), "{script:?} does nothing");
+            assert_eq!(keyed.is_empty(), script == Script::Rights, "{script:?}");
             for (command, key) in keyed {
                 assert!(command.starts_with('\''), "{script:?}: computed command {command}");
                 // `key` is what a function of the script is called with.
@@ -144,6 +148,18 @@ mod tests {
                 assert!(["'PUBSUB'", "'PUBLISH'"].contains(&&*command), "{script:?}: {command}");
             }
             assert!(!script.text().starts_with("#!"), "{script:?} has a shebang");
+        }
+    }
+
+    #[test]
+    fn every_command_that_a_script_needs_is_one_of_which_the_rights_are_checked() {
+        for script in Script::ALL {
+            for call in script.text().split("redis.call('").skip(1) {
+                let command = call.split('\'').next().unwrap_or_default();
+                // Every look begins with it, and its error has the name.
+                let is_checked = Script::Rights.text().contains(&format!("{{'{command}', "));
+                assert!(is_checked || command == "INFO", "{script:?}: {command}");
+            }
         }
     }
 

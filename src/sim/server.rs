@@ -28,6 +28,7 @@ impl Server {
             eviction: Some("noeviction".to_owned()),
             is_durable: self.master.is_durable(),
             replicas: 0,
+            forbidden: Vec::new(),
             marker: self.master.text(&keys.marker, now),
             max: self.master.number(&keys.max, now).ok().map(|max| max.unwrap_or(0)),
         }

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use quorumlock::{
     AcquireError, ConnectError, Drained, ExtendError, FencingToken, LockGuard, LockOptions,
-    NodeReports, NodeStatus, OptionsError, OwnerId, Redlock, RedlockBuilder, ReleaseError,
+    NodeEvents, NodeReports, NodeStatus, OptionsError, OwnerId, Redlock, RedlockBuilder,
+    ReleaseError,
     fenced::{
         StaleToken,
         memory::Resources,
@@ -28,6 +29,7 @@ fn all_types_can_be_shared_between_threads() {
     is_shareable::<LockOptions>();
     is_shareable::<OwnerId>();
     is_shareable::<NodeStatus>();
+    is_shareable::<NodeEvents>();
     is_shareable::<NodeReports>();
     is_shareable::<Drained>();
     is_shareable::<RedisNode>();
@@ -57,6 +59,7 @@ fn every_future_is_send(redlock: &Redlock, builder: RedlockBuilder, mut guard: L
     is_send(redlock.acquire("a"));
     is_send(redlock.try_acquire("a"));
     is_send(redlock.acquire_with("a", LockOptions::new()));
+    is_send(async { redlock.node_events().next().await });
     is_send(redlock.shutdown());
     is_send(Redlock::connect(["redis://a"]));
     is_send(Redlock::single_node("redis://a"));

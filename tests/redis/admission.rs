@@ -641,36 +641,3 @@ async fn where_durability_may_not_be_asked_for_it_is_not_trusted() {
     assert!(down.elapsed() >= WAIT, "{:?}", down.elapsed());
     works(&redlock).await;
 }
-
-/// What a client without the right to this command is told.
-async fn told_without(server: &Server, command: &str) -> String {
-    let (denied, prefix) = (format!("-{command}"), format!("{command}:"));
-    let user = format!("no-{command}");
-    ok(&server.command(&["ACL", "SETUSER", &user, "on", ">pw", "~*", "&*", "+@all", &denied]));
-    let url = format!("redis://{user}:pw@{}", server.addr());
-    let builder = new_fleet(MAX_TTL).key_prefix(prefix).connect_timeout(MAX_TTL);
-    let redlock = match builder.single_node(url).connect().await {
-        Ok(redlock) => redlock,
-        Err(error) => return error.to_string(),
-    };
-    match redlock.try_acquire("r").await {
-        Ok(_) => "granted".to_owned(),
-        Err(error) => error.to_string(),
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn who_lacks_a_right_that_a_vote_needs_is_told_which() {
-    let server = Server::start();
-    for command in ["info", "script", "eval", "evalsha", "get"] {
-        let told = told_without(&server, command).await;
-        assert!(told.contains(&format!("'{command}")), "without {command}: {told}");
-    }
-    // What a script may not call Redis 7.0 does not name; from 7.2 on it does.
-    for command in ["set", "exists"] {
-        let told = told_without(&server, command).await;
-        let is_named = told.contains(&format!("'{command}"));
-        let is_told = told.contains("The user executing the script can't run this command");
-        assert!(is_named || is_told, "without {command}: {told}");
-    }
-}

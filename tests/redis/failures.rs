@@ -162,7 +162,7 @@ async fn options_that_cannot_work_are_refused_before_anything_is_sent() {
     assert_eq!(error, AcquireError::Options(OptionsError::ResourceEmpty));
 
     assert!(!error.is_retryable() && error.nodes().is_none());
-    assert!(fleet.iter().all(|server| server.calls("evalsha") == 0));
+    assert!(fleet.iter().all(|server| server.operations() == 0));
 }
 
 // Field case 1.

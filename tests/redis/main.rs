@@ -27,6 +27,10 @@ mod waiting;
 mod inputs;
 mod connecting;
 mod admission;
+mod nodes;
+mod rights;
+#[cfg(target_os = "linux")]
+mod wall_clock;
 mod fencing;
 #[cfg(feature = "rustls")]
 mod tls;

@@ -1,7 +1,5 @@
 //! What is to happen in one schedule: a value that follows from its seed and that can be made smaller.
 
-use std::time::Duration;
-
 use quorumlock::sim::{LinkFaults, Persistence};
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 

@@ -23,8 +23,19 @@ impl Fleet {
     /// Starts `n` servers at the same time, each with these arguments.
     #[track_caller]
     pub fn with_args(n: usize, args: &[&str]) -> Self {
+        Self::of(n, || Server::with_args(args))
+    }
+
+    /// Starts `n` servers at the same time, of which the wall clocks can be set.
+    #[track_caller]
+    pub fn with_clocks(n: usize) -> Self {
+        Self::of(n, Server::with_clock)
+    }
+
+    #[track_caller]
+    fn of(n: usize, start: impl Fn() -> Server + Sync) -> Self {
         let servers = thread::scope(|scope| {
-            let starts: Vec<_> = (0..n).map(|_| scope.spawn(|| Server::with_args(args))).collect();
+            let starts: Vec<_> = (0..n).map(|_| scope.spawn(&start)).collect();
             // All are joined before any panic goes on, so that the others are dropped, not leaked.
             let servers: Vec<_> = starts.into_iter().map(thread::ScopedJoinHandle::join).collect();
             servers

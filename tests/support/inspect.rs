@@ -106,6 +106,13 @@ impl Server {
         self.calls("set").saturating_sub(self.calls("eval"))
     }
 
+    /// How often it was asked for a lock, to let one live on, or to let one go that it had: each calls one
+    /// of these, and the looks of clients call none.
+    #[track_caller]
+    pub fn operations(&self) -> u64 {
+        ["exists", "pexpire", "del"].map(|command| self.calls(command)).iter().sum()
+    }
+
     /// How often a command was called since the server started, its subcommands included and also
     /// when a script called it.
     ///

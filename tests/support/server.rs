@@ -28,6 +28,7 @@ use super::{
     POLL, holds_within,
     process::{free_port, mortal_command, process_state, server_binary, spawn},
     resp::{Conn, Reply},
+    wall_clock::{WallClock, build_shim},
 };
 
 /// How long a server may take to answer after its start.
@@ -45,6 +46,8 @@ pub struct Server {
     port: u16,
     args: Vec<String>,
     dir: TempDir,
+    /// The shim that moves its wall clock, and by how much.
+    clock: Option<(PathBuf, WallClock)>,
     /// `None` while the server is killed.
     child: Mutex<Option<Child>>,
     /// Connections this module made to the present process, which [`Server::total_connections`]
@@ -69,14 +72,36 @@ impl Server {
     /// Starts a server with these arguments after the usual ones, which they override.
     #[track_caller]
     pub fn with_args(args: &[&str]) -> Self {
+        Self::launch_one(|| Self::new(args))
+    }
+
+    /// Starts a server of which the wall clock can be set.
+    #[track_caller]
+    pub fn with_clock() -> Self {
+        Self::launch_one(|| {
+            let mut server = Self::new(&[]);
+            let dir = server.dir.path();
+            let shim = build_shim(dir).expect("a C compiler, `cc`, to build docker/clock_shim.c");
+            server.clock = Some((shim, WallClock::create(dir.join("clock"))));
+            server
+        })
+    }
+
+    fn new(args: &[&str]) -> Self {
+        Self {
+            port: free_port(),
+            args: args.iter().copied().map(str::to_owned).collect(),
+            dir: tempfile::tempdir().expect("a temporary directory"),
+            clock: None,
+            child: Mutex::new(None),
+            own_connections: AtomicU64::new(0),
+        }
+    }
+
+    #[track_caller]
+    fn launch_one(new: impl Fn() -> Self) -> Self {
         for _ in 0..PORT_ATTEMPTS {
-            let server = Self {
-                port: free_port(),
-                args: args.iter().copied().map(str::to_owned).collect(),
-                dir: tempfile::tempdir().expect("a temporary directory"),
-                child: Mutex::new(None),
-                own_connections: AtomicU64::new(0),
-            };
+            let server = new();
             match server.launch() {
                 Start::Ready => return server,
                 Start::PortTaken => {}
@@ -122,6 +147,13 @@ impl Server {
             "server {pid} did not stop, its state is {:?}",
             process_state(pid)
         );
+    }
+
+    /// Sets the wall clock forward by so many milliseconds, or back.
+    #[track_caller]
+    pub fn jump(&self, ms: i64) {
+        let (_, clock) = self.clock.as_ref().expect("a server with a clock");
+        clock.jump(ms);
     }
 
     /// Lets a frozen process go on; it then answers what came in meanwhile.
@@ -179,6 +211,9 @@ impl Server {
         // A file takes any amount of output, where a pipe that nobody reads would block the server.
         let log = File::create(self.log_path()).expect("a log file");
         let mut command = mortal_command(server_binary());
+        if let Some((shim, clock)) = &self.clock {
+            clock.preload(&mut command, shim);
+        }
         command
             .args(["--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
             .args(["--loglevel", "warning", "--port", &self.port.to_string()])

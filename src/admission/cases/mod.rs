@@ -43,6 +43,7 @@ fn facts(place: usize) -> Facts {
         eviction: Some("noeviction".to_owned()),
         is_durable: false,
         replicas: 0,
+        forbidden: Vec::new(),
         marker: None,
         max: Some(0),
     }
@@ -294,6 +295,9 @@ fn what_cannot_be_a_node_is_refused() {
         let evicts = Refusal::Eviction(policy.to_owned());
         refused(&|f| f.eviction = Some(policy.to_owned()), evicts);
     }
+    let forbidden =
+        Refusal::Forbidden { commands: "GET, SET".to_owned(), key: "q:marker".to_owned() };
+    refused(&|f| f.forbidden = ["GET", "SET"].map(str::to_owned).into(), forbidden.clone());
     for new in
         [Server::Redis(7, 0), Server::Redis(8, 0), Server::Valkey(7, 2), Server::Valkey(9, 1)]
     {

@@ -18,6 +18,7 @@ use super::{
     candidacy::{Candidacy, Standing, Step},
     connection::{Change, Connection},
     ledger::{Ledger, Release},
+    status::Shown,
 };
 use crate::{
     alarm::Alarm,
@@ -70,7 +71,7 @@ pub(super) struct Worker<N: Node> {
     queue: mpsc::UnboundedReceiver<Request>,
     queue_open: bool,
     max_in_flight: usize,
-    state: watch::Sender<NodeState>,
+    show: watch::Sender<Shown>,
     ledger: Ledger,
     connection: Connection<N::Link>,
     /// Links that were lost: the next one has what is left of them closed unread.
@@ -83,6 +84,7 @@ pub(super) struct Worker<N: Node> {
     held_back: Vec<Vote>,
     retry_releases: Option<Instant>,
     alarm: Alarm,
+    warned_of_replicas: bool,
     ending: Option<Ending>,
     entropy: Entropy,
 }
@@ -92,7 +94,7 @@ impl<N: Node> Worker<N> {
         node: Arc<N>,
         queue: mpsc::UnboundedReceiver<Request>,
         max_in_flight: usize,
-        state: watch::Sender<NodeState>,
+        show: watch::Sender<Shown>,
         owed: Arc<AtomicUsize>,
         candidacy: Candidacy,
         entropy: Entropy,
@@ -104,7 +106,7 @@ impl<N: Node> Worker<N> {
             queue,
             queue_open: true,
             max_in_flight,
-            state,
+            show,
             ledger: Ledger::new(owed),
             stale: Vec::new(),
             failures: 0,
@@ -113,6 +115,7 @@ impl<N: Node> Worker<N> {
             held_back: Vec::new(),
             retry_releases: None,
             alarm: Alarm::default(),
+            warned_of_replicas: false,
             ending: None,
             entropy,
         }
@@ -197,7 +200,8 @@ impl<N: Node> Worker<N> {
         if let Connection::Open { link, .. } = self.connection {
             link.close().await;
         }
-        self.state.send_replace(NodeState::ShutDown);
+        let shown = self.show.borrow().then(&NodeState::ShutDown, self.candidacy.replicas());
+        shown.map(|shown| self.show.send_replace(shown));
         for waiting in self.ending.into_iter().flat_map(|ending| ending.undelivered) {
             // Whoever asked may be gone.
             waiting.send(undelivered).ok();
@@ -388,24 +392,27 @@ impl<N: Node> Worker<N> {
         match &self.connection {
             Connection::Trying { cause, .. } => NodeState::Unreachable { cause: cause.clone() },
             Connection::Open { probe_again: Some(_), .. } => NodeState::Unresponsive,
-            Connection::Open { .. } if !self.ledger.caught_up() => NodeState::CatchingUp,
             Connection::Open { .. } => match self.candidacy.standing() {
+                // First: where a right is missing for both, it says which.
+                Standing::Refused { why } => NodeState::Refused { why: why.clone() },
+                _ if !self.ledger.caught_up() => NodeState::CatchingUp,
                 Standing::Unknown => NodeState::Joining,
                 Standing::Voting => NodeState::Voting,
                 Standing::Quarantined { until, why } => {
                     NodeState::Quarantined { until: *until, why: why.clone() }
                 }
-                Standing::Refused { why } => NodeState::Refused { why: why.clone() },
             },
         }
     }
 
     fn show_state(&self) {
         let state = self.state();
-        let shown = self.state.borrow().clone();
-        if shown != state {
-            tracing::info!(node = %self.node.name(), from = %shown, to = %state, "node changed state");
-            self.state.send_replace(state);
+        let next = self.show.borrow().then(&state, self.candidacy.replicas());
+        let Some(next) = next else { return };
+        let before = self.show.send_replace(next);
+        if before.state != state {
+            let (from, to) = (before.state, state);
+            tracing::info!(node = %self.node.name(), %from, %to, "node changed state");
         }
     }
 }

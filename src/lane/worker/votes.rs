@@ -19,7 +19,9 @@ use crate::{
 impl<N: Node> Worker<N> {
     pub(super) fn vote(&mut self, mut vote: Vote) {
         let state = if self.ending.is_some() { NodeState::ShutDown } else { self.state() };
-        if let Some(why_not) = state.why_not(&vote.operation) {
+        let catches_up = || NodeState::CatchingUp.why_not(&vote.operation);
+        let catches_up = || (!self.ledger.caught_up()).then(catches_up).flatten();
+        if let Some(why_not) = state.why_not(&vote.operation).or_else(catches_up) {
             vote.answer(Err(why_not));
         } else if Instant::now() >= vote.deadline {
             // Whoever asked has given up, maybe long ago: the process may have stood still.
@@ -93,9 +95,8 @@ impl<N: Node> Worker<N> {
             | Step::Marked(Err(NodeFailure::Disconnected { cause })) => {
                 return self.lose_link(&cause);
             }
-            Step::Looked(Err(failure)) | Step::Marked(Err(failure)) => {
-                self.candidacy.rejected(&failure);
-            }
+            Step::Looked(Err(failure)) => self.candidacy.rejected("looked at", &failure),
+            Step::Marked(Err(failure)) => self.candidacy.rejected("written to", &failure),
             Step::Looked(Ok(facts)) => {
                 self.candidacy.looked(facts);
                 self.candidacy.proceed(link, PATIENCE);
@@ -108,6 +109,7 @@ impl<N: Node> Worker<N> {
             // If it was not written, somebody else was faster.
             Step::Marked(Ok(false)) => self.candidacy.look(link, PATIENCE),
         }
+        self.warn_of_replicas();
         self.show_state();
         let is_settled =
             self.candidacy.ballot().is_some() || *self.candidacy.standing() != Standing::Voting;
@@ -115,6 +117,19 @@ impl<N: Node> Worker<N> {
             for vote in std::mem::take(&mut self.held_back) {
                 self.vote(vote);
             }
+        }
+    }
+
+    /// Says once that a node has replicas. They do no harm until somebody promotes one.
+    fn warn_of_replicas(&mut self) {
+        let replicas = self.candidacy.replicas();
+        if replicas > 0 && !self.warned_of_replicas {
+            self.warned_of_replicas = true;
+            tracing::warn!(
+                node = %self.node.name(),
+                replicas,
+                "has replicas: one that is promoted lacks the last locks"
+            );
         }
     }
 

@@ -42,6 +42,10 @@ impl Commands {
             // Nothing else is known, and nothing else decides.
             return Ok(facts);
         }
+        facts.forbidden = self.forbidden(&keys, &facts.run_id).await?;
+        if facts.forbidden.iter().any(|command| command == "GET") {
+            return Ok(facts);
+        }
         facts.marker = self.get(&keys.marker).await?;
         let max = self.get(&keys.max).await?;
         facts.max = max.map_or(Some(0), |max| max.parse().ok());
@@ -51,6 +55,24 @@ impl Commands {
             facts.is_durable = policy.is_ok_and(|policy| is_durable(&policy));
         }
         Ok(facts)
+    }
+
+    async fn forbidden(&self, keys: &FleetKeys, run_id: &str) -> Result<Vec<String>, NodeFailure> {
+        let text = Script::Rights.text();
+        let digest = sha1_smol::Sha1::from(text).digest().to_string();
+        let args = [digest.as_str(), "0", run_id, keys.marker.as_str()];
+        let mut reply = self.ask("EVALSHA", &args).await;
+        if reply == Err(NodeFailure::NoScript) {
+            self.ask("SCRIPT", &["LOAD", text]).await?;
+            reply = self.ask("EVALSHA", &args).await;
+        }
+        let Value::Array(reply) = reply? else { return Err(out_of_step()) };
+        let [Value::Integer(1), Value::Integer(0), of, forbidden] = reply.as_slice() else {
+            return Err(out_of_step());
+        };
+        let forbidden = forbidden.as_str().filter(|_| of.as_str().as_deref() == Some(run_id));
+        let forbidden = forbidden.ok_or_else(out_of_step)?;
+        Ok(forbidden.split_whitespace().map(str::to_owned).collect())
     }
 
     pub(super) async fn mark(

@@ -4,13 +4,9 @@ pub(crate) mod docker;
 mod process;
 
 use std::{
-    fs::{self, File},
-    os::unix::fs::FileExt,
-    path::{Path, PathBuf},
-    sync::{
-        Mutex,
-        atomic::{AtomicI64, Ordering},
-    },
+    fs,
+    path::Path,
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -22,7 +18,11 @@ use crate::{
     clock,
     fault::{Action, MASTERS},
     owner::Run,
-    support::{Conn, Reply, process::free_port},
+    support::{
+        Conn, Reply,
+        process::free_port,
+        wall_clock::{WallClock, build_shim},
+    },
 };
 
 /// How long a healthy master may take to answer.
@@ -38,20 +38,12 @@ pub(crate) struct Masters {
 struct Master {
     port: u16,
     backing: Mutex<Backing>,
-    clock: Clock,
+    clock: Arc<WallClock>,
 }
 
 enum Backing {
     Container(Container),
     Process(Process),
-}
-
-/// The file by which the shim moves a master's wall clock.
-#[derive(Debug)]
-struct Clock {
-    path: PathBuf,
-    file: File,
-    offset_ms: AtomicI64,
 }
 
 impl Masters {
@@ -62,12 +54,13 @@ impl Masters {
             Persistence::Volatile => "docker/volatile.conf",
         };
         let config = Path::new(env!("CARGO_MANIFEST_DIR")).join(config);
-        let clocks = (0..MASTERS).map(|number| Clock::create(&run.dir, number));
+        let clock = |number| WallClock::create(run.dir.join(format!("clock-{number}")));
+        let clocks = (0..MASTERS).map(clock).map(Arc::new);
         let (what, has_clocks, masters) = match docker::image() {
             Ok(image) => {
                 let what = format!("containers of {}", image.name);
-                let start = |(number, clock): (usize, Clock)| {
-                    let container = Container::start(run, number, &image, &config, &clock.path);
+                let start = |(number, clock): (usize, Arc<WallClock>)| {
+                    let container = Container::start(run, number, &image, &config, clock.path());
                     Master {
                         port: container.port,
                         backing: Backing::Container(container).into(),
@@ -78,11 +71,10 @@ impl Masters {
             }
             Err(why) => {
                 let what = format!("plain processes, since {why}");
-                let shim = process::build_shim(&run.dir);
-                let start = |(number, clock): (usize, Clock)| {
+                let shim = build_shim(&run.dir);
+                let start = |(number, clock): (usize, Arc<WallClock>)| {
                     let port = free_port();
-                    let process =
-                        Process::new(run, number, port, &config, shim.as_deref(), &clock.path);
+                    let process = Process::new(run, number, port, &config, shim.as_deref(), &clock);
                     let master = Master { port, backing: Backing::Process(process).into(), clock };
                     master.apply(Action::Start);
                     master
@@ -186,19 +178,5 @@ impl Master {
             Backing::Container(container) => container.log(),
             Backing::Process(process) => process.log(),
         }
-    }
-}
-
-impl Clock {
-    fn create(dir: &Path, number: usize) -> Self {
-        let path = dir.join(format!("clock-{number}"));
-        fs::write(&path, 0_i64.to_ne_bytes()).expect("a clock's file");
-        let file = File::options().write(true).open(&path).expect("a clock's file");
-        Self { path, file, offset_ms: AtomicI64::new(0) }
-    }
-
-    fn jump(&self, ms: i64) {
-        let offset = self.offset_ms.fetch_add(ms, Ordering::Relaxed) + ms;
-        self.file.write_all_at(&offset.to_ne_bytes(), 0).expect("a clock's file");
     }
 }

@@ -3,7 +3,8 @@
 use std::{
     fs::{self, File},
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
+    process::{Child, Stdio},
+    sync::Arc,
     time::Duration,
 };
 
@@ -12,7 +13,10 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::{
     clock, owner,
     owner::Run,
-    support::process::{mortal_command, server_binary, spawn},
+    support::{
+        process::{mortal_command, server_binary, spawn},
+        wall_clock::WallClock,
+    },
 };
 
 /// How long a server may take to end by itself.
@@ -23,23 +27,13 @@ pub(crate) struct Process {
     port: u16,
     config: PathBuf,
     shim: Option<PathBuf>,
-    clock: PathBuf,
+    clock: Arc<WallClock>,
     /// Where it keeps its data.
     data: PathBuf,
     log: PathBuf,
     /// Where processes are noted.
     dir: PathBuf,
     child: Option<Child>,
-}
-
-/// Compiles the shim that moves clocks; `None` where there is no compiler.
-pub(crate) fn build_shim(dir: &Path) -> Option<PathBuf> {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("docker/clock_shim.c");
-    let shim = dir.join("clock_shim.so");
-    let mut cc = Command::new("cc");
-    cc.args(["-O2", "-shared", "-fPIC", "-o"]).arg(&shim).arg(source);
-    let status = cc.stdout(Stdio::null()).stderr(Stdio::null()).status();
-    status.is_ok_and(|status| status.success()).then_some(shim)
 }
 
 impl Process {
@@ -49,7 +43,7 @@ impl Process {
         port: u16,
         config: &Path,
         shim: Option<&Path>,
-        clock: &Path,
+        clock: &Arc<WallClock>,
     ) -> Self {
         let data = run.dir.join(format!("n{number}"));
         fs::create_dir(&data).expect("a folder for the data");
@@ -57,7 +51,7 @@ impl Process {
             port,
             config: config.to_owned(),
             shim: shim.map(Path::to_owned),
-            clock: clock.to_owned(),
+            clock: Arc::clone(clock),
             data,
             log: run.dir.join(format!("n{number}.server")),
             dir: run.dir.clone(),
@@ -81,7 +75,7 @@ impl Process {
             .stdout(log.try_clone().expect("a second handle of the log"))
             .stderr(log);
         if let Some(shim) = &self.shim {
-            command.env("LD_PRELOAD", shim).env("QUORUMLOCK_CLOCK", &self.clock);
+            self.clock.preload(&mut command, shim);
         }
         let child = spawn(command);
         owner::note(&self.dir, child.id());

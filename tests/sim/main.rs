@@ -38,3 +38,4 @@ mod run;
 mod volume;
 mod regressions;
 mod digest;
+mod matrix;

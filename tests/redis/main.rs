@@ -28,5 +28,6 @@ mod inputs;
 mod connecting;
 mod admission;
 mod fencing;
+mod kleppmann;
 #[cfg(feature = "rustls")]
 mod tls;

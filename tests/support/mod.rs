@@ -20,6 +20,7 @@
 
 mod resp;
 pub mod process;
+pub mod wall_clock;
 mod server;
 mod inspect;
 mod fleet;

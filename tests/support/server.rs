@@ -11,7 +11,7 @@
 use std::{
     fs::{self, File},
     io,
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     sync::{
         Mutex, MutexGuard, PoisonError,
@@ -28,6 +28,7 @@ use super::{
     POLL, holds_within,
     process::{free_port, mortal_command, process_state, server_binary, spawn},
     resp::{Conn, Reply},
+    wall_clock::{WallClock, build_shim},
 };
 
 /// How long a server may take to answer after its start.
@@ -45,6 +46,8 @@ pub struct Server {
     port: u16,
     args: Vec<String>,
     dir: TempDir,
+    /// What is loaded into its process to move its wall clock, and that clock.
+    clock: Option<(PathBuf, WallClock)>,
     /// `None` while the server is killed.
     child: Mutex<Option<Child>>,
     /// Connections this module made to the present process, which [`Server::total_connections`]
@@ -69,11 +72,28 @@ impl Server {
     /// Starts a server with these arguments after the usual ones, which they override.
     #[track_caller]
     pub fn with_args(args: &[&str]) -> Self {
+        Self::started(args, |_| None)
+    }
+
+    /// Starts a server whose wall clock [`jump_clock`](Self::jump_clock) moves. Linux only, and needs a
+    /// C compiler.
+    #[track_caller]
+    pub fn with_movable_clock() -> Self {
+        Self::started(&[], |dir| {
+            let shim = build_shim(dir).expect("this test needs a C compiler as `cc` on the PATH");
+            Some((shim, WallClock::create(dir.join("clock"))))
+        })
+    }
+
+    #[track_caller]
+    fn started(args: &[&str], clock: impl Fn(&Path) -> Option<(PathBuf, WallClock)>) -> Self {
         for _ in 0..PORT_ATTEMPTS {
+            let dir = tempfile::tempdir().expect("a temporary directory");
             let server = Self {
                 port: free_port(),
                 args: args.iter().copied().map(str::to_owned).collect(),
-                dir: tempfile::tempdir().expect("a temporary directory"),
+                clock: clock(dir.path()),
+                dir,
                 child: Mutex::new(None),
                 own_connections: AtomicU64::new(0),
             };
@@ -128,6 +148,13 @@ impl Server {
     #[track_caller]
     pub fn thaw(&self) {
         self.signal(Signal::CONT);
+    }
+
+    /// Moves its wall clock, forwards or back.
+    #[track_caller]
+    pub fn jump_clock(&self, ms: i64) {
+        let (_, clock) = self.clock.as_ref().expect("it was started with a clock that moves");
+        clock.jump(ms);
     }
 
     /// Kills the process, as a crash would, and reaps it. Does nothing if it is killed already.
@@ -188,6 +215,9 @@ impl Server {
             .stdin(Stdio::null())
             .stdout(log.try_clone().expect("a second handle of the log file"))
             .stderr(log);
+        if let Some((shim, clock)) = &self.clock {
+            command.env("LD_PRELOAD", shim).env("QUORUMLOCK_CLOCK", clock.path());
+        }
         command
     }
 

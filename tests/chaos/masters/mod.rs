@@ -3,16 +3,7 @@
 pub(crate) mod docker;
 mod process;
 
-use std::{
-    fs::{self, File},
-    os::unix::fs::FileExt,
-    path::{Path, PathBuf},
-    sync::{
-        Mutex,
-        atomic::{AtomicI64, Ordering},
-    },
-    time::Duration,
-};
+use std::{fs, path::Path, sync::Mutex, time::Duration};
 
 use docker::Container;
 use process::Process;
@@ -22,7 +13,11 @@ use crate::{
     clock,
     fault::{Action, MASTERS},
     owner::Run,
-    support::{Conn, Reply, process::free_port},
+    support::{
+        Conn, Reply,
+        process::free_port,
+        wall_clock::{self, WallClock},
+    },
 };
 
 /// How long a healthy master may take to answer.
@@ -38,20 +33,12 @@ pub(crate) struct Masters {
 struct Master {
     port: u16,
     backing: Mutex<Backing>,
-    clock: Clock,
+    clock: WallClock,
 }
 
 enum Backing {
     Container(Container),
     Process(Process),
-}
-
-/// The file by which the shim moves a master's wall clock.
-#[derive(Debug)]
-struct Clock {
-    path: PathBuf,
-    file: File,
-    offset_ms: AtomicI64,
 }
 
 impl Masters {
@@ -62,12 +49,13 @@ impl Masters {
             Persistence::Volatile => "docker/volatile.conf",
         };
         let config = Path::new(env!("CARGO_MANIFEST_DIR")).join(config);
-        let clocks = (0..MASTERS).map(|number| Clock::create(&run.dir, number));
+        let clock = |number| WallClock::create(run.dir.join(format!("clock-{number}")));
+        let clocks = (0..MASTERS).map(clock);
         let (what, has_clocks, masters) = match docker::image() {
             Ok(image) => {
                 let what = format!("containers of {}", image.name);
-                let start = |(number, clock): (usize, Clock)| {
-                    let container = Container::start(run, number, &image, &config, &clock.path);
+                let start = |(number, clock): (usize, WallClock)| {
+                    let container = Container::start(run, number, &image, &config, clock.path());
                     Master {
                         port: container.port,
                         backing: Backing::Container(container).into(),
@@ -78,11 +66,11 @@ impl Masters {
             }
             Err(why) => {
                 let what = format!("plain processes, since {why}");
-                let shim = process::build_shim(&run.dir);
-                let start = |(number, clock): (usize, Clock)| {
+                let shim = wall_clock::build_shim(&run.dir);
+                let start = |(number, clock): (usize, WallClock)| {
                     let port = free_port();
                     let process =
-                        Process::new(run, number, port, &config, shim.as_deref(), &clock.path);
+                        Process::new(run, number, port, &config, shim.as_deref(), clock.path());
                     let master = Master { port, backing: Backing::Process(process).into(), clock };
                     master.apply(Action::Start);
                     master
@@ -186,19 +174,5 @@ impl Master {
             Backing::Container(container) => container.log(),
             Backing::Process(process) => process.log(),
         }
-    }
-}
-
-impl Clock {
-    fn create(dir: &Path, number: usize) -> Self {
-        let path = dir.join(format!("clock-{number}"));
-        fs::write(&path, 0_i64.to_ne_bytes()).expect("a clock's file");
-        let file = File::options().write(true).open(&path).expect("a clock's file");
-        Self { path, file, offset_ms: AtomicI64::new(0) }
-    }
-
-    fn jump(&self, ms: i64) {
-        let offset = self.offset_ms.fetch_add(ms, Ordering::Relaxed) + ms;
-        self.file.write_all_at(&offset.to_ne_bytes(), 0).expect("a clock's file");
     }
 }

@@ -3,7 +3,7 @@
 use std::{
     fs::{self, File},
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
+    process::{Child, Stdio},
     time::Duration,
 };
 
@@ -30,16 +30,6 @@ pub(crate) struct Process {
     /// Where processes are noted.
     dir: PathBuf,
     child: Option<Child>,
-}
-
-/// Compiles the shim that moves clocks; `None` where there is no compiler.
-pub(crate) fn build_shim(dir: &Path) -> Option<PathBuf> {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("docker/clock_shim.c");
-    let shim = dir.join("clock_shim.so");
-    let mut cc = Command::new("cc");
-    cc.args(["-O2", "-shared", "-fPIC", "-o"]).arg(&shim).arg(source);
-    let status = cc.stdout(Stdio::null()).stderr(Stdio::null()).status();
-    status.is_ok_and(|status| status.success()).then_some(shim)
 }
 
 impl Process {

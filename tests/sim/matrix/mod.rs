@@ -52,7 +52,8 @@ fn cell(seen: Seen, is_fenced: bool) -> String {
         (seen.late_write, "late write"),
         (seen.tokens_back, "tokens go back"),
     ];
-    let harms: Vec<&str> = harms.into_iter().filter_map(|(seen, what)| seen.then_some(what)).collect();
+    let harms: Vec<&str> =
+        harms.into_iter().filter_map(|(seen, what)| seen.then_some(what)).collect();
     let is_unsafe = seen.late_write || seen.tokens_back || (seen.two_holders && !is_fenced);
     let refused = seen.late_refused.then_some("late write refused");
     match (is_unsafe, seen.unavailable) {

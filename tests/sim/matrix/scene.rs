@@ -50,8 +50,8 @@ pub(super) const TWO: usize = 1;
 pub(super) const TTL: Duration = Duration::from_secs(10);
 /// How long a lock that nobody holds may be out of reach before it counts as unavailable.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long it is tried for after that, to see what comes then: twice the longest ttl.
-const LONG: Duration = Duration::from_secs(120);
+/// How long it is tried for after that, to see what comes then: longer than a master waits.
+const LONG: Duration = Duration::from_secs(65);
 
 /// What was observed in a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -108,10 +108,13 @@ impl Scene {
     pub(super) async fn new(mode: Mode, slow_clock_ppm: i32) -> Self {
         let cluster = SimCluster::new(if mode.is_single { 1 } else { 5 });
         for node in 0..cluster.len() {
-            cluster.set_persistence(node, match mode.masters.disk {
-                Disk::Volatile => Persistence::None,
-                Disk::Durable => Persistence::Always,
-            });
+            cluster.set_persistence(
+                node,
+                match mode.masters.disk {
+                    Disk::Volatile => Persistence::None,
+                    Disk::Durable => Persistence::Always,
+                },
+            );
         }
         let clients = [cluster.client_with_clock(slow_clock_ppm), cluster.client()];
         let builder = |client| {
@@ -138,7 +141,9 @@ impl Scene {
     pub(super) async fn divide(&self) {
         if !self.mode.is_single {
             for (client, nodes) in [(ONE, [3, 4]), (TWO, [0, 1])] {
-                nodes.map(|node| self.clients[client].set_link(node, LinkFaults::partitioned()));
+                for node in nodes {
+                    self.clients[client].set_link(node, LinkFaults::partitioned());
+                }
             }
         }
         pass(Duration::from_secs(1)).await;

@@ -44,7 +44,9 @@ async fn divided(servers: &[&Server], away: [&[usize]; 2]) -> ([Redlock; 2], [Ve
     let one = connect(builder(), &urls(&proxies[0])).await;
     let two = connect(builder(), &urls(&proxies[1])).await;
     for (proxies, away) in proxies.iter().zip(away) {
-        away.iter().for_each(|place| proxies[*place].cut());
+        for place in away {
+            proxies[*place].cut();
+        }
     }
     ([one, two], proxies)
 }
@@ -224,7 +226,9 @@ fn acquiring(fleet: &Fleet, server: &Server) -> (Twin, Vec<Proxy>) {
     let urls = format!("{},{}", server.addr(), urls.join(","));
     let twin = Twin::start("kleppmann::the_acquirer_in_a_process_of_its_own", (ACQUIRER, &urls));
     twin.says("connected", SOON);
-    proxies.iter().for_each(|proxy| proxy.delay(ONE_WAY));
+    for proxy in &proxies {
+        proxy.delay(ONE_WAY);
+    }
     server.set_raw(GO, "", None);
     let granted = || fleet.iter().all(|node| node.exists(&key("r")));
     eventually("all nodes to have granted", SOON, granted);

@@ -51,10 +51,14 @@ fn cell(seen: Seen, is_fenced: bool) -> String {
         (seen.two_holders, "two holders"),
         (seen.late_write, "late write"),
         (seen.tokens_back, "tokens go back"),
+        (seen.holder_refused, "holder refused"),
     ];
     let harms: Vec<&str> =
         harms.into_iter().filter_map(|(seen, what)| seen.then_some(what)).collect();
-    let is_unsafe = seen.late_write || seen.tokens_back || (seen.two_holders && !is_fenced);
+    let is_unsafe = seen.late_write
+        || seen.tokens_back
+        || seen.holder_refused
+        || (seen.two_holders && !is_fenced);
     let refused = seen.late_refused.then_some("late write refused");
     match (is_unsafe, seen.unavailable) {
         (true, false) => format!("**unsafe**: {}", harms.join(", ")),

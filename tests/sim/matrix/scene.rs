@@ -55,6 +55,7 @@ const LONG: Duration = Duration::from_secs(65);
 
 /// What was observed in a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "each is observed by itself")]
 pub(super) struct Seen {
     /// Two guards had `remaining() > 0` at one instant.
     pub(super) two_holders: bool,
@@ -62,6 +63,8 @@ pub(super) struct Seen {
     pub(super) late_write: bool,
     /// The store refused such a write.
     pub(super) late_refused: bool,
+    /// The store refused a write of the latest holder.
+    pub(super) holder_refused: bool,
     /// A later holder had a token that is not larger.
     pub(super) tokens_back: bool,
     /// Nobody held the lock, and who asked for it did not get it in time.
@@ -220,6 +223,7 @@ impl Scene {
         let writers = writers.unwrap_or_else(|| self.unfenced.clone());
         self.seen.late_write |= !writers.is_sorted();
         self.seen.late_refused |= !taken && writers.iter().any(|writer| *writer > holder);
+        self.seen.holder_refused |= !taken && holder + 1 == self.guards.len();
     }
 
     pub(super) async fn release(&mut self, Holder(holder): Holder) {

@@ -30,7 +30,7 @@ use Schedule::*;
 pub(super) const SCHEDULES: [(u8, Schedule, &str); 12] = [
     (1, DeadMaster, "C is down and stays down"),
     (2, PausedHolder, "1 is paused between its check and its write"),
-    (3, CountersOutOfStep, "the same, with A's counter at 10 and the others at 5"),
+    (3, CountersOutOfStep, "the same, with A's counter at 10 and the others' at 5"),
     (4, ClockJump, "C's clock jumps by a ttl"),
     (5, OneForgets, "C crashes and is back at once"),
     (5, AllForget, "all masters crash and are back at once"),

@@ -234,10 +234,9 @@ impl Scene {
         }
     }
 
-    /// 2 asks while 1 holds. If it gets in it writes, and then 1 does if it believes that it holds.
+    /// 2 asks, with these options, while 1 holds. If it gets in it writes, and then 1 does if it believes that it holds.
     /// Otherwise 1 writes and releases.
-    pub(super) async fn contest(&mut self, first: Holder) {
-        let options = LockOptions::new().wait_timeout(Duration::from_secs(1));
+    pub(super) async fn contest(&mut self, first: Holder, options: LockOptions) {
         match self.acquire(TWO, options).await {
             Some(second) => {
                 self.write(second);
@@ -272,6 +271,11 @@ impl Scene {
 /// One attempt.
 pub(super) fn once() -> LockOptions {
     LockOptions::new().wait_timeout(Duration::ZERO)
+}
+
+/// Attempts for a second, as long as it takes to be connected again.
+pub(super) fn soon() -> LockOptions {
+    LockOptions::new().wait_timeout(Duration::from_secs(1))
 }
 
 async fn ask(lock: Redlock, is_fenced: bool, options: LockOptions) -> Option<Guard> {

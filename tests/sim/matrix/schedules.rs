@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use quorumlock::{LockOptions, sim::LinkFaults};
 
-use super::scene::{Mode, ONE, Scene, Seen, TTL, TWO, once};
+use super::scene::{Mode, ONE, Scene, Seen, TTL, TWO, once, soon};
 use crate::behaviours::pass;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,7 +107,7 @@ async fn clock_jump(scene: &mut Scene, with_fault: bool) {
     if with_fault {
         scene.cluster.jump_clock(scene.c(), 10_000);
     }
-    scene.contest(first).await;
+    scene.contest(first, soon()).await;
 }
 
 async fn forget(scene: &mut Scene, who: impl IntoIterator<Item = usize>) {
@@ -125,7 +125,7 @@ async fn forget(scene: &mut Scene, who: impl IntoIterator<Item = usize>) {
     }
     // Time for both to be connected again, and less than it takes to the next renewal.
     pass(Duration::from_secs(1)).await;
-    scene.contest(first).await;
+    scene.contest(first, soon()).await;
 }
 
 async fn paused_in_acquiring(scene: &mut Scene, with_fault: bool) {
@@ -137,7 +137,7 @@ async fn paused_in_acquiring(scene: &mut Scene, with_fault: bool) {
         scene.write(second);
     });
     if let Some(first) = first.await {
-        scene.contest(first).await;
+        scene.contest(first, soon()).await;
     }
 }
 
@@ -173,14 +173,15 @@ async fn late_write(scene: &mut Scene, with_fault: bool) {
     }
 }
 
-/// C's clock runs too fast by so much, or 1's too slow, and 2 asks when 1 has hardly anything left.
+/// C's clock runs too fast by so much, or 1's too slow, and 2 asks when 1 has next to nothing left.
 async fn rate(scene: &mut Scene, ppm: i32) {
     scene.divide().await;
     scene.cluster.set_clock_rate(scene.c(), ppm);
     let first = scene.acquire(ONE, once().without_renewal()).await.unwrap();
-    while scene.remaining(first) > Duration::from_millis(1_200) {
-        pass(Duration::from_millis(100)).await;
+    let last = Duration::from_millis(10);
+    while scene.remaining(first) > last {
+        pass(scene.remaining(first).saturating_sub(last)).await;
     }
-    assert!(scene.cluster.now() > TTL.saturating_sub(Duration::from_secs(2)));
-    scene.contest(first).await;
+    assert!(!scene.remaining(first).is_zero());
+    scene.contest(first, once()).await;
 }

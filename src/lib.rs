@@ -57,11 +57,12 @@
 //!   process cannot be told.
 //! - It does not work on Redis Cluster or behind Sentinel: nodes have to be independent.
 //!
-//! What is promised, on which assumptions, stands in `docs/guarantees.md`.
+//! What is promised, on which assumptions, stands in `docs/guarantees.md`. The objections to locks of this
+//! kind, each as a run that anyone can repeat, are in `kleppmann`, with the feature `sim`.
 //!
 //! # Features
 //!
-//! - `sim`: simulated masters in virtual time, for tests. See `sim`.
+//! - `sim`: simulated masters in virtual time, for tests. See `sim`; and `kleppmann`, which runs on them.
 //! - `rustls`: `rediss://` and `valkeys://` URLs.
 //! - `postgres`: `fenced::postgres`, which refuses stale fencing tokens in PostgreSQL transactions.
 //! - `serde`: [`FencingToken`] as a plain number.
@@ -111,6 +112,9 @@ mod redlock;
 mod scope;
 mod connect;
 mod builder;
+#[cfg(feature = "sim")]
+#[cfg_attr(docsrs, doc(cfg(feature = "sim")))]
+pub mod kleppmann;
 
 pub use fred;
 

@@ -9,6 +9,7 @@
 mod layering;
 mod send_sync;
 mod manifest;
+mod kleppmann;
 
 use std::{
     fs,

@@ -32,5 +32,6 @@ mod rights;
 #[cfg(target_os = "linux")]
 mod wall_clock;
 mod fencing;
+mod kleppmann;
 #[cfg(feature = "rustls")]
 mod tls;

@@ -39,3 +39,4 @@ mod run;
 mod volume;
 mod regressions;
 mod digest;
+mod matrix;

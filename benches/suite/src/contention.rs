@@ -51,7 +51,7 @@ pub fn run(plan: Plan, book: &mut Book) {
     let cluster =
         crate::plan::runtime().block_on(crate::etcd::Cluster::start(MASTERS)).expect("etcd");
     let mut turn = 0;
-    for (processes, tasks) in CELLS {
+    for (processes, tasks) in plan.settings(&CELLS).iter().copied() {
         for _ in 0..plan.pick(3, 1) {
             for kind in KINDS {
                 turn += 1;

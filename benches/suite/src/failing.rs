@@ -118,8 +118,8 @@ impl Drop for Broken {
 pub fn run(plan: Plan, book: &mut Book) {
     runtime().block_on(async {
         let healthy = Fleet::start(MASTERS);
-        for fault in FAULTS {
-            of_fault(plan, book, &healthy, fault).await;
+        for fault in plan.settings(&FAULTS) {
+            of_fault(plan, book, &healthy, *fault).await;
         }
     });
 }

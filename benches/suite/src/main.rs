@@ -1,6 +1,6 @@
 //! Measures quorumlock beside other locks, and writes what was seen.
 //!
-//! `benches/run [--quick] [--out DIR] [SCENARIO…]`, or this program with the same arguments.
+//! `benches/run [--quick | --smoke] [--out DIR] [SCENARIO…]`, or this program with the same arguments.
 //! The scenarios are `uncontended`, `failing`, `contention`, `renewals` and `wide-area`; all of them
 //! without a name. It prints a line for each figure: `scenario/setting/metric ours peer ratio`.
 //! A full run of all writes `docs/benchmarks.md` and its plots; other runs do so only with `--out`.
@@ -55,7 +55,7 @@ fn main() -> ExitCode {
         _ => match Wish::read(&arguments) {
             Ok(wish) => return wish.fulfil(),
             Err(what) => {
-                eprintln!("{what}\n\nbenches/run [--quick] [--out DIR] [SCENARIO…]");
+                eprintln!("{what}\n\nbenches/run [--quick | --smoke] [--out DIR] [SCENARIO…]");
                 return ExitCode::from(2);
             }
         },
@@ -73,11 +73,12 @@ struct Wish {
 
 impl Wish {
     fn read(arguments: &[&str]) -> Result<Self, String> {
-        let (mut quick, mut out, mut scenarios) = (false, None, Vec::new());
+        let (mut plan, mut out, mut scenarios) = (Plan::Full, None, Vec::new());
         let mut arguments = arguments.iter();
         while let Some(argument) = arguments.next() {
             match *argument {
-                "--quick" => quick = true,
+                "--quick" => plan = Plan::Quick,
+                "--smoke" => plan = Plan::Smoke,
                 "--out" => {
                     out = Some(arguments.next().ok_or("--out needs a folder")?.into());
                 }
@@ -89,11 +90,11 @@ impl Wish {
         }
         if scenarios.is_empty() {
             scenarios = SCENARIOS.to_vec();
-            if !quick && out.is_none() {
+            if plan == Plan::Full && out.is_none() {
                 out = Some(PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs")));
             }
         }
-        Ok(Self { plan: Plan { quick }, scenarios, out })
+        Ok(Self { plan, scenarios, out })
     }
 
     fn fulfil(self) -> ExitCode {

@@ -88,10 +88,10 @@ pub fn run(plan: Plan, book: &mut Book) {
             },
         ],
     );
-    for cell in cells {
+    for cell in plan.settings(&cells) {
         for _ in 0..cell.rounds {
             for kind in cell.kinds {
-                hold(book, &cell, *kind);
+                hold(book, cell, *kind);
             }
         }
     }

@@ -23,7 +23,10 @@ pub fn write(book: &Book, plan: Plan, took: Duration, out: &Path) -> Result<(), 
     let plots = out.join("benchmarks");
     fs::create_dir_all(&plots)?;
     let mut text = include_str!("about/head.md").to_owned();
-    let run = if plan.quick { "--quick: too short for conclusions" } else { "full" };
+    let run = match plan {
+        Plan::Full => "full",
+        Plan::Quick | Plan::Smoke => "a short one, for a look only",
+    };
     let minutes = took.as_secs_f64() / 60.0;
     writeln!(text, "\n## The run\n\n- A {}.", machine::describe())?;
     writeln!(

@@ -26,8 +26,8 @@ pub fn setting(masters: usize, tasks: usize) -> String {
 
 pub fn run(plan: Plan, book: &mut Book) {
     runtime().block_on(async {
-        for masters in MASTERS {
-            of_masters(plan, book, masters).await;
+        for masters in plan.settings(&MASTERS) {
+            of_masters(plan, book, *masters).await;
         }
     });
 }
@@ -47,7 +47,7 @@ async fn of_masters(plan: Plan, book: &mut Book, masters: usize) {
         let locker = Locker::connect(Kind::Etcd, cluster.urls(), TTL).await.expect("connected");
         lockers.push((Kind::Etcd, locker, cluster.pids()));
     }
-    for tasks in TASKS {
+    for tasks in plan.settings(&TASKS).iter().copied() {
         let setting = setting(masters, tasks);
         for (_, locker, _) in &lockers {
             warm_up(locker, tasks).await;

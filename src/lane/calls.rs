@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use futures::{StreamExt, future::BoxFuture, stream::FuturesUnordered};
+use futures::{FutureExt, StreamExt, future::BoxFuture, stream::FuturesUnordered};
 use tokio::time::Instant;
 
 use super::{Permit, ReplyTo};
@@ -101,7 +101,8 @@ impl Calls {
         }
         let answer = link.call(operation, call.sent_as(), limits.timeout);
         self.unanswered.insert(id, call);
-        self.answers.push(Box::pin(async move { (id, answer.await) }));
+        // Not an async block: it would have room for the future twice, before and while it is awaited.
+        self.answers.push(answer.map(move |outcome| (id, outcome)).boxed());
     }
 
     /// A number that no call of this lane has had before: what a probe sends to get it back.

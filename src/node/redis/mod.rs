@@ -31,6 +31,7 @@ use fred::{
         config::{Config, ConnectionConfig, Options, PerformanceConfig, TcpConfig},
     },
 };
+use futures::{FutureExt, future::ready};
 use tokio_util::task::AbortOnDropHandle;
 
 use self::look::Commands;
@@ -187,18 +188,19 @@ impl Link for RedisLink {
         send_as: SendAs,
         timeout: Duration,
     ) -> impl Future<Output = Outcome> + Send + 'static {
-        let request = self.request(operation, send_as);
-        let reply = request.map(|(command, args)| send(&self.client, command, args, timeout));
+        let Some((command, args)) = self.request(operation, send_as) else {
+            let why = "an acquire goes by its admission only".to_owned();
+            return ready(Err(NodeFailure::NotAdmitted { why })).left_future();
+        };
         let expected = operation.clone();
-        async move {
-            let reply = reply.ok_or_else(|| NodeFailure::NotAdmitted {
-                why: "an acquire goes by its admission only".to_owned(),
-            })?;
-            match reply.await {
+        // Not an async block: it would have room for the future twice, before and while it is awaited.
+        let reply = send(&self.client, command, args, timeout);
+        reply
+            .map(move |reply| match reply {
                 Ok(value) => decode(&value, &expected),
                 Err(error) => Err(failed_call(&error, timeout)),
-            }
-        }
+            })
+            .right_future()
     }
 
     fn look(

@@ -17,7 +17,8 @@ const HANGS_AFTER: Duration = Duration::from_secs(60);
 /// Enough for every mutant of the list, with room for seeds that come out otherwise.
 const SCHEDULES: &str = "4000";
 /// What of the repository is copied.
-const COPIED: [&str; 5] = ["Cargo.toml", "Cargo.lock", "src", "tests", "examples"];
+const COPIED: [&str; 7] =
+    ["Cargo.toml", "Cargo.lock", "src", "tests", "examples", "docs", "docker"];
 
 pub(crate) struct Bench {
     /// The copy.

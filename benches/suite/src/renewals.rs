@@ -67,8 +67,14 @@ pub fn run(plan: Plan, book: &mut Book) {
     let all = &[Kind::Ours, Kind::Fenced, Kind::Distributed];
     let cells = plan.pick(
         vec![
-            Cell { locks: 1_000, ttl: seconds(10), time: seconds(10), rounds: 3, kinds: all },
-            Cell { locks: 10_000, ttl: seconds(10), time: seconds(60), rounds: 1, kinds: all },
+            Cell { locks: 1_000, ttl: seconds(10), time: seconds(10), rounds: 2, kinds: all },
+            Cell {
+                locks: 10_000,
+                ttl: seconds(10),
+                time: seconds(60),
+                rounds: 1,
+                kinds: &[Kind::Ours, Kind::Distributed],
+            },
             Cell {
                 locks: 100_000,
                 ttl: seconds(30),
@@ -189,7 +195,7 @@ async fn take(locker: &Locker, name: &'static str, locks: usize) -> Vec<Held> {
             tokio::spawn(async move {
                 let mut held = Vec::with_capacity(locks / TAKERS + 1);
                 for lock in (taker..locks).step_by(TAKERS) {
-                    held.push(locker.try_acquire(&format!("{name}-{lock}")).await.expect("free"));
+                    held.push(locker.acquire(&format!("{name}-{lock}")).await.expect("taken"));
                 }
                 held
             })

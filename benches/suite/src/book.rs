@@ -173,14 +173,16 @@ pub fn quantile<T: Copy>(sorted: &[T], share: f64) -> Option<T> {
 fn spread(samples: &[f64]) -> Spread {
     let mut sorted = samples.to_vec();
     sorted.sort_by(f64::total_cmp);
-    let at = |share| quantile(&sorted, share).unwrap_or(f64::NAN);
+    let last = sorted.len().saturating_sub(1);
+    // Outwards where they lie between two numbers, so that few of them do not look like one.
+    let at = |index: usize| sorted.get(index).copied().unwrap_or(f64::NAN);
     let middle = sorted.len() / 2;
     let median = match sorted.len() {
         0 => f64::NAN,
         n if n % 2 == 0 => f64::midpoint(sorted[middle - 1], sorted[middle]),
         _ => sorted[middle],
     };
-    Spread { low: at(0.25), median, high: at(0.75) }
+    Spread { low: at(last / 4), median, high: at((last * 3).div_ceil(4)) }
 }
 
 fn slug(text: &str) -> String {

@@ -60,7 +60,7 @@ pub fn run(plan: Plan, book: &mut Book) {
                     Kind::Etcd => cluster.urls().join(","),
                     _ => fleet.urls().join(","),
                 };
-                let contest = Contest { kind: *kind, processes, tasks, time: plan.ms(4_000, 700) };
+                let contest = Contest { kind: *kind, processes, tasks, time: plan.ms(2_500, 700) };
                 contest.hold(book, &fleet, &urls, &format!("contended-{turn}"));
             }
         }

@@ -3,7 +3,6 @@
 use std::{
     path::PathBuf,
     process::{Child, Stdio},
-    sync::Arc,
     thread,
     time::{Duration, Instant},
 };
@@ -23,7 +22,7 @@ const START_LIMIT: Duration = Duration::from_secs(20);
 pub struct Cluster {
     members: Vec<Child>,
     urls: Vec<String>,
-    _data: TempDir,
+    data: TempDir,
 }
 
 impl Cluster {
@@ -37,7 +36,7 @@ impl Cluster {
             .enumerate()
             .map(|(member, (peer, _))| format!("m{member}={}", address(*peer)))
             .collect();
-        let mut cluster = Self { members: Vec::new(), urls: Vec::new(), _data: data };
+        let mut cluster = Self { members: Vec::new(), urls: Vec::new(), data };
         for (member, (peer, client)) in ports.iter().enumerate() {
             let (peer, client) = (address(*peer), address(*client));
             let mut command = mortal_command(PathBuf::from("etcd"));
@@ -46,7 +45,7 @@ impl Cluster {
                 .args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer])
                 .args(["--listen-client-urls", &client, "--advertise-client-urls", &client])
                 .arg("--data-dir")
-                .arg(cluster._data.path().join(format!("m{member}")))
+                .arg(cluster.data.path().join(format!("m{member}")))
                 .stdin(Stdio::null())
                 .stdout(Stdio::null())
                 .stderr(Stdio::null());
@@ -82,12 +81,11 @@ impl Drop for Cluster {
 }
 
 /// One contender: a connection to all members, and a lease that is kept alive.
-#[derive(Clone)]
 pub struct Session {
     client: Client,
     ttl: Duration,
     lease: i64,
-    _alive: Arc<Alive>,
+    _alive: Alive,
 }
 
 /// The task that keeps a lease alive.
@@ -121,7 +119,7 @@ impl Session {
                 }
             }
         });
-        Ok(Self { client, ttl, lease, _alive: Arc::new(Alive(alive)) })
+        Ok(Self { client, ttl, lease, _alive: Alive(alive) })
     }
 
     /// Waits until the lock is had.

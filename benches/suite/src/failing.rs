@@ -151,7 +151,7 @@ async fn of_fault(plan: Plan, book: &mut Book, healthy: &Fleet, fault: Fault) {
         Fault::Flapping => plan.pick(FLAP * 4, FLAP * 2),
         _ => plan.ms(800, 100),
     };
-    for _ in 0..plan.pick(7, 3) {
+    for _ in 0..plan.pick(5, 3) {
         for (kind, workers) in &mut subjects {
             alternate(book, &fault.setting(), *kind, workers, time).await;
         }

@@ -89,7 +89,7 @@ pub enum Locker {
     Rslock(LockManager),
     Distributed(Arc<RedisLockProvider>),
     #[cfg(feature = "etcd")]
-    Etcd(crate::etcd::Session),
+    Etcd(Arc<crate::etcd::Session>),
 }
 
 /// A lock that is held.
@@ -118,7 +118,7 @@ impl Locker {
                 Self::Distributed(Arc::new(builder.build().await?))
             }
             #[cfg(feature = "etcd")]
-            Kind::Etcd => Self::Etcd(crate::etcd::Session::connect(urls, ttl).await?),
+            Kind::Etcd => Self::Etcd(Arc::new(crate::etcd::Session::connect(urls, ttl).await?)),
         })
     }
 
@@ -129,7 +129,7 @@ impl Locker {
     pub async fn contender(&self) -> Result<Self, Failure> {
         match self {
             #[cfg(feature = "etcd")]
-            Self::Etcd(session) => Ok(Self::Etcd(session.another().await?)),
+            Self::Etcd(session) => Ok(Self::Etcd(Arc::new(session.another().await?))),
             _ => Ok(self.clone()),
         }
     }

@@ -34,15 +34,18 @@ impl Plot {
         if most == 0.0 {
             return Ok(());
         }
+        // Room for the names of the lines above them.
+        let top = most * (most / least).powf(0.4).max(1.5);
         let right = self.places.len().saturating_sub(1) as f64;
         let root = SVGBackend::new(file, SIZE).into_drawing_area();
         root.fill(&WHITE)?;
         let mut chart = ChartBuilder::on(&root)
             .caption(self.title, ("sans-serif", 17))
             .margin(12)
+            .margin_right(48)
             .x_label_area_size(36)
             .y_label_area_size(64)
-            .build_cartesian_2d(-0.25..right + 0.25, (least * 0.8..most * 1.3).log_scale())?;
+            .build_cartesian_2d(-0.25..right + 0.25, (least * 0.8..top).log_scale())?;
         let place = |at: &f64| {
             let whole = (at - at.round()).abs() < 0.01;
             let place =

@@ -117,10 +117,11 @@ fn cell(book: &Book, figure: &Figure) -> String {
         write!(text, " ({}–{})", with_unit(spread.low, ""), with_unit(spread.high, ""))
             .expect("text");
     }
-    if figure.subject != OURS && !figure.metric.name.contains(" over ") {
-        if let Some(ratio) = book.ratio(figure) {
-            write!(text, "; {:.2}", ratio.median).expect("text");
-        }
+    if figure.subject != OURS
+        && !figure.metric.name.contains(" over ")
+        && let Some(ratio) = book.ratio(figure)
+    {
+        write!(text, "; {:.2}", ratio.median).expect("text");
     }
     text
 }

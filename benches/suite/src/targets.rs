@@ -106,6 +106,8 @@ pub fn all(book: &Book) -> Vec<Target> {
     };
     let text = "100,000 locks held, ttl 30 s: client CPU, of one core".to_owned();
     add(text, held(100_000, 30, renewals::CLIENT), Limit::AtMost(25.0), "%");
+    let text = "100,000 locks held, ttl 30 s: lost".to_owned();
+    add(text, held(100_000, 30, renewals::LOST), Limit::AtMost(0.0), "");
     let text = "10,000 locks held, ttl 10 s: lost".to_owned();
     add(text, held(10_000, 10, renewals::LOST), Limit::AtMost(0.0), "");
     let text = "10,000 locks held, ttl 10 s: with their key on a majority at the end".to_owned();

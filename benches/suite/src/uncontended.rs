@@ -52,7 +52,7 @@ async fn of_masters(plan: Plan, book: &mut Book, masters: usize) {
         for (_, locker, _) in &lockers {
             warm_up(locker, tasks).await;
         }
-        for _ in 0..plan.pick(9, 3) {
+        for _ in 0..plan.pick(7, 3) {
             for (kind, locker, servers) in &lockers {
                 let subject = (*kind, locker.clone());
                 let time = plan.ms(250, 50);

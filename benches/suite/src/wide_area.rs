@@ -98,14 +98,14 @@ pub fn clients_setting(map: &Map, clients: usize) -> String {
 pub fn run(plan: Plan, book: &mut Book) {
     for map in plan.settings(&MAPS) {
         for node_timeout in NODE_TIMEOUTS {
-            for seed in 0..plan.pick(5, 1) {
-                let attempts = plan.pick(200, 50);
+            for seed in 0..plan.pick(2, 1) {
+                let attempts = plan.pick(100, 50);
                 in_virtual_time(of_timeout(book, map, node_timeout, seed, attempts));
             }
         }
         for clients in plan.settings(&CLIENTS).iter().copied() {
-            for seed in 0..plan.pick(3, 1) {
-                in_virtual_time(of_clients(book, map, clients, seed, plan.pick(5, 1)));
+            for seed in 0..plan.pick(2, 1) {
+                in_virtual_time(of_clients(book, map, clients, seed, plan.pick(2, 1)));
             }
         }
     }

@@ -232,7 +232,8 @@ impl RedlockBuilder {
     }
 
     /// How many votes may be queued for or sent to one node and not answered. Above it a node's
-    /// outcome is [`NodeFailure::Overloaded`](crate::node::NodeFailure::Overloaded) at once. Defaults to 1024.
+    /// outcome is [`NodeFailure::Overloaded`](crate::node::NodeFailure::Overloaded) at once. Renewals take up to
+    /// half of it and wait for each other beyond that. Defaults to 1024.
     pub fn max_in_flight(mut self, max_in_flight: usize) -> Self {
         self.max_in_flight = max_in_flight;
         self
@@ -343,7 +344,7 @@ impl RedlockBuilder {
             lanes.push(lane);
             tasks.push(task);
         }
-        let (watchdog, watching) = Watchdog::new(clock);
+        let (watchdog, watching) = Watchdog::new(clock, self.max_in_flight.div_ceil(2));
         tasks.push(spawner.spawn(watching));
         let quorum = Quorum { lanes, clock, entropy, seat };
         let key_prefix = self.key_prefix.into_boxed_str();

@@ -5,7 +5,7 @@
 //! so that each node gets its share in one go.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     mem,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -67,7 +67,12 @@ pub(crate) struct Watched {
 
 impl Watchdog {
     /// The handle, and the task that has to be run.
-    pub(crate) fn new(clock: Clock) -> (Arc<Self>, impl Future<Output = ()> + Send + 'static) {
+    ///
+    /// At most `most` renewals are under way at the same time.
+    pub(crate) fn new(
+        clock: Clock,
+        most: usize,
+    ) -> (Arc<Self>, impl Future<Output = ()> + Send + 'static) {
         let shared = Arc::new(Shared {
             clock,
             schedule: Mutex::new(Schedule::default()),
@@ -80,8 +85,10 @@ impl Watchdog {
             shared: Arc::clone(&shared),
             answers_to,
             answers,
+            most,
+            waiting: BTreeMap::new(),
             rounds: BTreeMap::new(),
-            renewing: BTreeMap::new(),
+            renewing: BTreeSet::new(),
             last_round: NOBODY,
         };
         (Arc::new(Self(shared)), task.run())
@@ -170,6 +177,14 @@ impl Shared {
 }
 
 impl Schedule {
+    /// Takes the first that is due by now. What is not would be put back and taken again at once.
+    fn take_due(&mut self, now: Moment) -> Option<(u64, SharedLease)> {
+        let first = self.due.first_entry().filter(|first| first.key().0 <= now)?;
+        let ((_, id), lease) = first.remove_entry();
+        self.places.remove(&id);
+        Some((id, lease))
+    }
+
     fn forget(&mut self, id: u64) {
         if let Some(due) = self.places.remove(&id) {
             self.due.remove(&(due, id));
@@ -190,11 +205,15 @@ struct Task {
     shared: Arc<Shared>,
     answers_to: mpsc::UnboundedSender<Reply>,
     answers: mpsc::UnboundedReceiver<Reply>,
+    /// How many renewals may be under way.
+    most: usize,
+    /// The locks whose renewal waits for others to end, by when they end themselves.
+    waiting: BTreeMap<(Moment, u64), SharedLease>,
     /// The renewals that are not answered by all nodes. Each has a number of its own: an answer to an
     /// earlier renewal says nothing about when a later one was asked for.
     rounds: BTreeMap<u64, Round>,
-    /// The renewals that are not decided, by the id of their lock.
-    renewing: BTreeMap<u64, u64>,
+    /// The locks whose renewal waits or is not decided.
+    renewing: BTreeSet<u64>,
     last_round: u64,
 }
 
@@ -219,11 +238,14 @@ impl Task {
         let shared = Arc::clone(&self.shared);
         let _looking = shared.looking.lock().unwrap_or_else(PoisonError::into_inner);
         let now = self.shared.clock.now();
-        for (id, lease) in self.take_due(now) {
+        loop {
+            let due = shared.schedule().take_due(now);
+            let Some((id, lease)) = due else { break };
             if !lease.expire() {
                 self.renew(id, &lease);
             }
         }
+        self.renew_those_that_wait();
         let mut schedule = shared.schedule();
         if schedule.closed {
             return Next::Over;
@@ -233,37 +255,33 @@ impl Task {
         next.map_or(Next::WhenWoken, Next::After)
     }
 
-    /// Takes what is due out of the schedule.
-    fn take_due(&mut self, now: Moment) -> Vec<(u64, SharedLease)> {
-        let mut schedule = self.shared.schedule();
-        // Only what is due by now: something taken early would be put back and taken again at once.
-        let later = schedule.due.split_off(&(now, u64::MAX));
-        let due = mem::replace(&mut schedule.due, later);
-        due.into_iter()
-            .map(|((_, id), lease)| {
-                schedule.places.remove(&id);
-                (id, lease)
-            })
-            .collect()
-    }
-
     fn renew(&mut self, id: u64, lease: &SharedLease) {
-        // The nodes are slow to answer the last one: no second one on top of it.
-        let is_wanted = lease.terms.renew_every.is_some() && !self.renewing.contains_key(&id);
-        let round = self.last_round.wrapping_add(1);
-        let to = &self.answers_to;
-        let started = is_wanted
-            .then(|| lease.renew(|place| ReplyTo { round, place, to: to.clone() }))
-            .flatten();
-        if let Some(started) = started {
-            let outcomes = vec![NodeOutcome::Pending; lease.nodes()];
-            let lease = Arc::clone(lease);
-            self.rounds.insert(round, Round { lease, id, started, outcomes, judged: false });
-            self.renewing.insert(id, round);
-            self.last_round = round;
+        if let Some(end) = lease.end().filter(|_| lease.terms.renew_every.is_some()) {
+            // The nodes are slow to answer the last one: no second one on top of it.
+            if self.renewing.insert(id) {
+                self.waiting.insert((end, id), Arc::clone(lease));
+            }
         }
         // Until the nodes have answered there is nothing to do but to watch for its end.
         self.shared.put_at(id, lease, Lease::end);
+    }
+
+    /// As many as may be, those first that end first. With more at once each would be slower, and those
+    /// beyond the bound of the lanes would fail.
+    fn renew_those_that_wait(&mut self) {
+        while self.rounds.len() < self.most {
+            let Some(((_, id), lease)) = self.waiting.pop_first() else { return };
+            let round = self.last_round.wrapping_add(1);
+            let to = &self.answers_to;
+            let Some(started) = lease.renew(|place| ReplyTo { round, place, to: to.clone() })
+            else {
+                self.renewing.remove(&id);
+                continue;
+            };
+            let outcomes = vec![NodeOutcome::Pending; lease.nodes()];
+            self.rounds.insert(round, Round { lease, id, started, outcomes, judged: false });
+            self.last_round = round;
+        }
     }
 
     fn answered(&mut self, reply: Reply) {

@@ -11,6 +11,7 @@ use std::{
     time::Duration,
 };
 
+use futures::future::select_all;
 use quorumlock::{
     ExtendError, LockGuard, LockOptions, Redlock, RedlockBuilder, WithLockError,
     sim::{LinkFaults, Persistence, SimClient, SimCluster},
@@ -695,4 +696,20 @@ async fn a_thousand_locks_are_renewed_together_and_not_one_by_one() {
     for guard in &guards {
         assert!(!guard.is_lost() && !has_token(guard));
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn renewals_that_are_due_together_wait_for_each_other_and_none_fails_for_want_of_room() {
+    let cluster = SimCluster::new(5);
+    let client = cluster.client();
+    let redlock = builder(&client).max_in_flight(8).connect().await.unwrap();
+    let mut guards = Vec::new();
+    for number in 0..40 {
+        guards.push(redlock.acquire(&format!("r{number}")).await.unwrap());
+    }
+    // Now more are due while one is under way than may be.
+    (0..5).for_each(|node| client.set_link(node, LinkFaults::latency(20, 20)));
+    let risks = select_all(guards.iter().map(|guard| Box::pin(guard.at_risk())));
+    assert!(timeout(TTL * 4, risks).await.is_err(), "a renewal failed");
+    assert!(guards.iter().all(|guard| guard.remaining() > TTL / 3 && !guard.is_lost()));
 }

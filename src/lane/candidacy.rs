@@ -14,8 +14,11 @@ use crate::{
 
 /// How often a node is looked at that has no vote.
 const LOOK_AGAIN: Duration = Duration::from_millis(250);
-/// How often a node is looked at that has a long wait before it: after such a part of what is left.
-const LOOKS_PER_WAIT: f64 = 16.0;
+/// How soon a node is looked at again that begins to wait: another client may just be admitting it, as when
+/// several found a fleet together. Then it takes a quarter longer each time.
+const LOOK_SOON: Duration = Duration::from_millis(20);
+/// How often a node is looked at that has been waiting for long.
+const LOOK_WHILE_WAITING: Duration = Duration::from_secs(1);
 /// How often a node is looked at that votes. Each vote shows by itself whether it may; this is for a fleet
 /// that nobody asks for a while, whose wait should begin when it forgets and not when it is asked.
 const LOOK_WHILE_VOTING: Duration = Duration::from_secs(5);
@@ -45,6 +48,15 @@ pub(super) enum Step {
     News,
 }
 
+/// A node's wait, as it was first seen.
+#[derive(Clone, Copy)]
+struct Wait {
+    until: Moment,
+    /// When a timer shows that.
+    due: Instant,
+    seen: Instant,
+}
+
 pub(super) struct Candidacy {
     board: Arc<Board>,
     place: usize,
@@ -59,8 +71,7 @@ pub(super) struct Candidacy {
     again: Option<Instant>,
     ballot: Option<Arc<Ballot>>,
     standing: Standing,
-    /// The end of the wait, and when a timer shows it.
-    waits: Option<(Moment, Instant)>,
+    waits: Option<Wait>,
     /// How many replicas were attached at the last look.
     replicas: u32,
 }
@@ -222,10 +233,11 @@ impl Candidacy {
             Verdict::Wait { until, why } => {
                 let left = until.since(self.board.now());
                 // Looked at again and again: it may be another client that admits it.
-                let again = left.div_f64(LOOKS_PER_WAIT).clamp(LOOK_AGAIN, LOOK_WHILE_VOTING);
+                let known = self.waits.filter(|wait| wait.until == until);
+                let begins = || Wait { until, due: due_after(left), seen: Instant::now() };
+                let Wait { due, seen, .. } = *self.waits.insert(known.unwrap_or_else(begins));
+                let again = seen.elapsed().div_f64(4.0).clamp(LOOK_SOON, LOOK_WHILE_WAITING);
                 self.again = Some(due_after(again.min(left)));
-                let known = self.waits.filter(|(moment, _)| *moment == until);
-                let (_, due) = *self.waits.insert(known.unwrap_or((until, due_after(left))));
                 self.standing = Standing::Quarantined { until: Some(due), why: why.to_string() };
             }
             Verdict::WaitForOthers { why } => {

@@ -2,9 +2,12 @@
 
 use std::time::Duration;
 
-use futures::FutureExt;
-use quorumlock::{NodeEvents, NodeState, NodeStatus, Redlock, RedlockBuilder, sim::SimCluster};
-use tokio::time::{Instant, timeout};
+use futures::{FutureExt, future::join_all};
+use quorumlock::{
+    NodeEvents, NodeState, NodeStatus, Redlock, RedlockBuilder,
+    sim::{LinkFaults, SimCluster},
+};
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::behaviours::{pass, until};
 
@@ -261,4 +264,30 @@ async fn who_reads_events_keeps_nothing_connected() {
         last.push(status);
     }
     assert_eq!(words(&last), [("n0", "shut down"), ("n1", "shut down"), ("n2", "shut down")]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn clients_that_found_a_fleet_together_all_see_soon_that_it_votes() {
+    for seed in 0..100 {
+        let cluster = SimCluster::with_seed(5, seed);
+        let started = Instant::now();
+        let clients = (0..5).map(|number| {
+            let client = cluster.client();
+            (0..5).for_each(|node| client.set_link(node, LinkFaults::latency(1, 6)));
+            async move {
+                // Some come when others have just begun.
+                sleep(Duration::from_millis(number * 5)).await;
+                let redlock = Redlock::builder().new_fleet().sim_client(&client).connect().await;
+                let redlock = redlock.expect("masters");
+                redlock.acquire(&format!("r{number}")).await.expect("a lock of its own");
+                redlock
+            }
+        });
+        join_all(clients).await;
+        assert!(
+            started.elapsed() < Duration::from_millis(250),
+            "seed {seed}: {:?}",
+            started.elapsed()
+        );
+    }
 }

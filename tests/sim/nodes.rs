@@ -279,8 +279,8 @@ async fn clients_that_found_a_fleet_together_all_see_soon_that_it_votes() {
                 sleep(Duration::from_millis(number * 5)).await;
                 let redlock = Redlock::builder().new_fleet().sim_client(&client).connect().await;
                 let redlock = redlock.expect("masters");
-                redlock.acquire(&format!("r{number}")).await.expect("a lock of its own");
-                redlock
+                let guard = redlock.acquire(&format!("r{number}")).await;
+                (redlock, guard.expect("a lock of its own"))
             }
         });
         join_all(clients).await;

@@ -71,10 +71,20 @@ impl Board {
     }
 
     /// A look at a node has ended just now, that was asked for at `asked_at`.
-    pub(crate) fn note(&self, place: usize, facts: Facts, asked_at: Moment, forgot_script: bool) {
+    pub(crate) fn note(
+        &self,
+        place: usize,
+        mut facts: Facts,
+        asked_at: Moment,
+        forgot_script: bool,
+    ) {
         let now = self.now();
         let mut sight = self.sight();
         let before = sight.nodes.get_mut(place).and_then(Option::take);
+        // A right that is gone says nothing about what the node remembers.
+        if let Some(before) = before.as_ref().filter(|_| !facts.may_read()) {
+            facts.marker.clone_from(&before.facts.marker);
+        }
         let same = before
             .filter(|seen| seen.facts.run_id == facts.run_id && seen.facts.marker == facts.marker);
         let since = same.as_ref().map_or(now, |seen| seen.since);

@@ -232,8 +232,8 @@ impl RedlockBuilder {
     }
 
     /// How many votes may be queued for or sent to one node and not answered. Above it a node's
-    /// outcome is [`NodeFailure::Overloaded`](crate::node::NodeFailure::Overloaded) at once. Renewals take up to
-    /// half of it and wait for each other beyond that. Defaults to 1024.
+    /// outcome is [`NodeFailure::Overloaded`](crate::node::NodeFailure::Overloaded) at once. Up to half as many
+    /// renewals are undecided at a time; the others wait for these. Defaults to 1024.
     pub fn max_in_flight(mut self, max_in_flight: usize) -> Self {
         self.max_in_flight = max_in_flight;
         self

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tokio::time::timeout_at;
+use tokio::time::{Instant, timeout_at};
 
 use crate::{
     clock::due_after,
@@ -45,6 +45,7 @@ pub(crate) async fn wait_for_quorum(
     redlock: &Redlock,
     limit: Duration,
 ) -> Result<(), ConnectError> {
+    let started = Instant::now();
     let mut deadline = due_after(limit);
     let mut grace = None;
     let mut events = redlock.node_events();
@@ -72,7 +73,8 @@ pub(crate) async fn wait_for_quorum(
             }
             let connected = seen.iter().filter(|status| is_connected(&status.state)).count();
             let nodes = unconnected(seen);
-            return Err(ConnectError::NoQuorum { connected, quorum, waited: limit, nodes });
+            let waited = started.elapsed().min(limit);
+            return Err(ConnectError::NoQuorum { connected, quorum, waited, nodes });
         };
     }
 }

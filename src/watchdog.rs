@@ -68,7 +68,7 @@ pub(crate) struct Watched {
 impl Watchdog {
     /// The handle, and the task that has to be run.
     ///
-    /// At most `most` renewals are under way at the same time.
+    /// At most `most` renewals are undecided at the same time.
     pub(crate) fn new(
         clock: Clock,
         most: usize,
@@ -205,7 +205,7 @@ struct Task {
     shared: Arc<Shared>,
     answers_to: mpsc::UnboundedSender<Reply>,
     answers: mpsc::UnboundedReceiver<Reply>,
-    /// How many renewals may be under way.
+    /// How many renewals may be undecided. Those that a quorum has decided wait for slow nodes only.
     most: usize,
     /// The locks whose renewal waits for others to end, by when they end themselves.
     waiting: BTreeMap<(Moment, u64), SharedLease>,
@@ -269,7 +269,7 @@ impl Task {
     /// As many as may be, those first that end first. With more at once each would be slower, and those
     /// beyond the bound of the lanes would fail.
     fn renew_those_that_wait(&mut self) {
-        while self.rounds.len() < self.most {
+        while self.renewing.len().saturating_sub(self.waiting.len()) < self.most {
             let Some(((_, id), lease)) = self.waiting.pop_first() else { return };
             let round = self.last_round.wrapping_add(1);
             let to = &self.answers_to;

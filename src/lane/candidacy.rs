@@ -237,7 +237,9 @@ impl Candidacy {
                 let begins = || Wait { until, due: due_after(left), seen: Instant::now() };
                 let Wait { due, seen, .. } = *self.waits.insert(known.unwrap_or_else(begins));
                 let again = seen.elapsed().div_f64(4.0).clamp(LOOK_SOON, LOOK_WHILE_WAITING);
-                self.again = Some(due_after(again.min(left)));
+                let at = due_after(again.min(left));
+                // Whatever happens to other nodes does not put off what is due at this one.
+                self.again = Some(self.again.map_or(at, |before| before.min(at)));
                 self.standing = Standing::Quarantined { until: Some(due), why: why.to_string() };
             }
             Verdict::WaitForOthers { why } => {

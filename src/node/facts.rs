@@ -48,11 +48,16 @@ pub struct Facts {
     pub forbidden: Vec<String>,
     /// The marker's text; `None` if there is none.
     pub marker: Option<String>,
-    /// The largest number that it granted to any resource; `None` if what is there is no number.
+    /// The largest number that it granted to any resource; `None` if it was not read, or is no number.
     pub max: Option<u64>,
 }
 
 impl Facts {
+    /// Whether the marker and the largest number could be read.
+    pub(crate) fn may_read(&self) -> bool {
+        self.forbidden.iter().all(|command| command != "GET")
+    }
+
     /// Reads the reply to `INFO`; the rest is filled in with what is safe. `None` if it is none.
     #[must_use]
     pub fn of_info(info: &str) -> Option<Self> {
@@ -73,7 +78,7 @@ impl Facts {
             replicas: field("connected_slaves").and_then(|n| n.parse().ok()).unwrap_or(0),
             forbidden: Vec::new(),
             marker: None,
-            max: Some(0),
+            max: None,
         })
     }
 }
@@ -119,6 +124,7 @@ mod tests {
         assert_eq!(seen.server, Server::Redis(7, 0));
         assert!(seen.is_master && !seen.is_cluster && !seen.is_loading && !seen.is_durable);
         assert_eq!((seen.eviction.as_deref(), seen.replicas), (Some("noeviction"), 2));
+        assert_eq!(seen.max, None, "it was not asked for yet");
 
         assert!(!facts(|info| info.replace("role:master", "role:slave")).is_master);
         assert!(facts(|info| info.replace("cluster_enabled:0", "cluster_enabled:1")).is_cluster);

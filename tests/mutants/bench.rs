@@ -170,8 +170,8 @@ impl Bench {
             .expect("cargo runs");
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         // `  Executable tests/sim/main.rs (path)`
-        let program = said.lines().filter(|line| line.trim_start().starts_with("Executable"));
-        let program = program.filter_map(|line| line.rsplit_once('(')?.1.strip_suffix(')')).next();
+        let mut lines = said.lines().filter(|line| line.trim_start().starts_with("Executable"));
+        let program = lines.find_map(|line| line.rsplit_once('(')?.1.strip_suffix(')'));
         let built = match program {
             Some(program) if output.status.success() => Ok(self.tree.join(program)),
             _ => Err(said),

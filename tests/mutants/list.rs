@@ -365,7 +365,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         name: "renewals_without_a_bound",
         rule: "renewals that are due together wait for each other, and none fails for want of room",
         file: "src/watchdog.rs",
-        text: "while self.rounds.len() < self.most {",
+        text: "while self.renewing.len().saturating_sub(self.waiting.len()) < self.most {",
         instead: "while self.rounds.len() < self.most.saturating_mul(10_000) {",
         witness: Simulation,
     },

@@ -14,6 +14,7 @@
     clippy::print_stdout,
     clippy::indexing_slicing,
     clippy::arithmetic_side_effects,
+    clippy::similar_names,
     reason = "a program that tests, and says what it does"
 )]
 

@@ -713,3 +713,19 @@ async fn renewals_that_are_due_together_wait_for_each_other_and_none_fails_for_w
     assert!(timeout(TTL * 4, risks).await.is_err(), "a renewal failed");
     assert!(guards.iter().all(|guard| guard.remaining() > TTL / 3 && !guard.is_lost()));
 }
+
+#[tokio::test(start_paused = true)]
+async fn one_slow_node_does_not_hold_up_the_renewals_of_the_others() {
+    let cluster = SimCluster::new(3);
+    let client = cluster.client();
+    let redlock = builder(&client).max_in_flight(8).connect().await.unwrap();
+    let mut guards = Vec::new();
+    for number in 0..200 {
+        guards.push(redlock.acquire(&format!("r{number}")).await.unwrap());
+    }
+    // Four at a time would be 26 a second, and 200 are wanted.
+    client.set_link(2, LinkFaults::latency(75, 75));
+    let risks = select_all(guards.iter().map(|guard| Box::pin(guard.at_risk())));
+    assert!(timeout(TTL * 4, risks).await.is_err(), "a renewal failed");
+    assert!(guards.iter().all(|guard| guard.remaining() > TTL / 3 && !guard.is_lost()));
+}

@@ -383,6 +383,11 @@ fn a_fleet_that_nobody_remembers_waits_and_begins_again_with_all_nodes() {
     case.node(2).is_reachable = false;
     let others = Verdict::WaitForOthers { why: Why::NobodyRemembers };
     assert_eq!(case.verdict_at(case.end()), others);
+    // Nor with one that is there and could not be read: it may have granted any number.
+    case.node(2).is_reachable = true;
+    case.facts(2).forbidden = vec!["GET".to_owned()];
+    case.facts(2).max = None;
+    assert_eq!(case.verdict_at(case.end()), others);
 }
 
 // A client died after it had admitted two of five.

@@ -167,11 +167,12 @@ impl<N: Node> Worker<N> {
         let probe_again = self.connection.probe_again_at();
         // Of a node that is known to be silent nothing is overdue.
         let overdue = self.calls.overdue_at().filter(|_| probe_again.is_none());
+        let is_open = matches!(self.connection, Connection::Open { .. });
         let all = [
             (self.retry_releases, Due::RetryReleases),
             (probe_again, Due::ProbeAgain),
             (overdue, Due::Overdue),
-            (self.candidacy.look_again_at(), Due::LookAgain),
+            (self.candidacy.look_again_at().filter(|_| is_open), Due::LookAgain),
             (self.held_back_until(), Due::HeldBackTooLong),
             (self.ending.as_ref().map(|ending| ending.deadline), Due::End),
         ];

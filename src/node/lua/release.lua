@@ -28,7 +28,7 @@ if calls > 0 and redis.pcall('PUBSUB', 'NUMSUB', KEYS[1] .. '/----')[2] ~= 0 the
   end
   local rank = 0
   local function call(seats, first, last)
-    for i = first, last do
+    for i = first, seats and last or 0 do
       if seats[2 * i] > 0 and rank < calls then
         redis.pcall('PUBLISH', seats[2 * i - 1], rank .. ' ' .. seats[2 * i] .. ' ' .. ARGV[1])
         rank = rank + 1
@@ -41,7 +41,7 @@ if calls > 0 and redis.pcall('PUBSUB', 'NUMSUB', KEYS[1] .. '/----')[2] ~= 0 the
   if tables[2] then
     -- At the own table those behind the owner, then the other tables, then those before the owner. The
     -- own seat is the last: nobody stands in for another by calling himself.
-    local near = look(string.format('/%02d', at) .. '%02d', seat)
+    local near = tables[64] > 0 and look(string.format('/%02d', at) .. '%02d', seat)
     call(near, 1, 31 - seat)
     for i = 1, 31 do
       if tables[2 * i] > 0 and rank < calls then

@@ -70,8 +70,8 @@ enum Subscribed {
     ToNothing,
 }
 
-/// Where it is seen that somebody waits at all, and at this table; and where a release is heard. All names are the key's
-/// with as many characters more, so that no key's channel is another's.
+/// Where it is seen that somebody waits at all, and at this table; and where a release is heard. All
+/// names are the key's with as many characters more, so that no key's channel is another's.
 fn channels(key: &Key, seat: Seat) -> Vec<String> {
     let (key, (table, place)) = (key.as_str(), seat.table_and_place());
     vec![

@@ -43,7 +43,7 @@ impl Commands {
             return Ok(facts);
         }
         facts.forbidden = self.forbidden(&keys, &facts.run_id).await?;
-        if facts.forbidden.iter().any(|command| command == "GET") {
+        if !facts.may_read() {
             return Ok(facts);
         }
         facts.marker = self.get(&keys.marker).await?;

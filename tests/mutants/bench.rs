@@ -248,8 +248,11 @@ impl Suite {
             Self::Simulation => {
                 vec!["no_schedule_breaks_a_promise", "what_was_mended", "conformance"]
             }
-            Self::Scenarios => vec!["holding::", "waiting::", "behaviours::", "assumptions::"],
-            Self::Units => Vec::new(),
+            Self::Scenarios => {
+                vec!["holding::", "waiting::", "behaviours::", "assumptions::", "nodes::"]
+            }
+            // Without the search through the model, which takes longer than a mutant may.
+            Self::Units => vec!["--skip", "fence::model"],
             Self::Servers(tests) => vec![tests],
         }
     }

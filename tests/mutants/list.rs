@@ -615,7 +615,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         file: "src/quorum/claim.rs",
         text: "let operation = match (self.fence.clone(), self.token) {",
         instead: "let operation = match (self.fence.clone(), self.token.filter(|_| false)) {",
-        witness: Simulation,
+        witness: Servers("a_refill_brings_the_token_along"),
     },
     Mutant {
         name: "floor_without_the_max",

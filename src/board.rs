@@ -93,8 +93,11 @@ impl Board {
             None => facts.marker.as_deref().and_then(Marker::parse),
         };
         let seen = Seen { marker, since, asked_at, facts, is_reachable: true, forgot_script };
-        let is_news = sight.look_after.is_some_and(|after| asked_at >= after)
-            || same.is_none_or(|same| !same.is_reachable || same.facts != seen.facts);
+        let was_wanted = sight.look_after.is_some_and(|after| {
+            asked_at >= after && same.as_ref().is_none_or(|same| same.asked_at < after)
+        });
+        let is_news =
+            was_wanted || same.is_none_or(|same| !same.is_reachable || same.facts != seen.facts);
         if let Some(slot) = sight.nodes.get_mut(place) {
             *slot = Some(seen);
         }

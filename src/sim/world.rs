@@ -17,7 +17,7 @@ use std::{
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use tokio::{
     sync::{Notify, mpsc, oneshot},
-    time::{Instant, sleep_until},
+    time::Instant,
 };
 
 use super::{
@@ -25,7 +25,10 @@ use super::{
     master::Master,
     wire::{Answer, Asked, Connection, Delivery, Reply, Request},
 };
-use crate::node::{Heard, LinkId, NodeFailure};
+use crate::{
+    alarm::Alarm,
+    node::{Heard, LinkId, NodeFailure},
+};
 
 #[derive(Debug)]
 pub(super) struct Server {
@@ -58,6 +61,8 @@ pub(super) struct State {
     pub(super) last_connection: u64,
     pub(super) queue: BTreeMap<(Instant, u64), Delivery>,
     pub(super) last_delivery: u64,
+    /// When the driver looks at the queue again.
+    driver_wakes: Option<Instant>,
     pub(super) clients: usize,
     pub(super) trace: Option<String>,
     pub(super) broken: Vec<BrokenAssumption>,
@@ -96,6 +101,7 @@ impl World {
             last_connection: 0,
             queue: BTreeMap::new(),
             last_delivery: 0,
+            driver_wakes: None,
             clients: 0,
             trace: None,
             broken: Vec::new(),
@@ -108,17 +114,19 @@ impl World {
     pub(super) fn driver(&self) -> impl Future<Output = ()> + Send + 'static {
         let (state, wake) = (Arc::downgrade(&self.state), Arc::clone(&self.wake));
         async move {
+            let mut alarm = Alarm::default();
             loop {
                 let next = {
                     let Some(state) = state.upgrade() else { return };
                     let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
                     state.deliver_due(Instant::now());
-                    state.queue.first_key_value().map(|((due, _), _)| *due)
+                    state.driver_wakes = state.next_due();
+                    state.driver_wakes.map(|due| (due, ()))
                 };
                 tokio::select! {
                     biased;
                     () = wake.notified() => {}
-                    () = until(next) => {}
+                    () = alarm.until(next) => {}
                 }
             }
         }
@@ -130,8 +138,11 @@ impl World {
 
     /// Looks at or changes the world, and has the driver look at it again.
     pub(super) fn with<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
-        let changed = change(&mut self.lock());
-        self.wake.notify_one();
+        let mut state = self.lock();
+        let changed = change(&mut state);
+        if state.next_due().is_some_and(|due| state.driver_wakes.is_none_or(|at| due < at)) {
+            self.wake.notify_one();
+        }
         changed
     }
 
@@ -187,15 +198,12 @@ impl World {
     }
 }
 
-async fn until(due: Option<Instant>) {
-    match due {
-        Some(due) => sleep_until(due).await,
-        None => std::future::pending().await,
-    }
-}
-
 // The network.
 impl State {
+    fn next_due(&self) -> Option<Instant> {
+        self.queue.first_key_value().map(|((due, _), _)| *due)
+    }
+
     pub(super) fn now(&self) -> Duration {
         Instant::now().saturating_duration_since(self.origin)
     }

@@ -156,7 +156,7 @@ impl ClientPlan {
             latency_ms: *pick(rng, &[(1, 1), (1, 3), (2, 12)]),
             connect_timeout_ms: *pick(rng, &[200, 1_000, 5_000]),
             node_timeout_ms: rng.random_range(10..=60),
-            operations: (0..7).map(|_| Operation::random(rng, max_ttl_ms)).collect(),
+            operations: (0..4).map(|_| Operation::random(rng, max_ttl_ms)).collect(),
             shuts_down: rng.random_ratio(1, 5),
         }
     }

@@ -7,7 +7,9 @@
 //!
 //! 1. Validity only moves forward, and never past the longest time that the lock may be held.
 //! 2. A lease ends once. After its end nothing is renewed or set again, and no call says "held".
-//! 3. From its end on its release is owed to every node that may have its key.
+//! 3. From its end on its release is owed to every node that may have its key. Only a lock that is lost
+//!    before the end of its validity keeps its keys until then, or until its holder gives it back: he may
+//!    rely on what he was told before, and nodes that forgot let nobody in yet.
 
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -130,19 +132,19 @@ impl Lease {
         self.state().claim.quorum().lanes.len()
     }
 
-    /// When its validity ends; `None` once it has ended.
+    /// When its validity ends, or would have; `None` once it is released.
     pub(crate) fn end(&self) -> Option<Moment> {
         let state = self.state();
-        state.end.is_none().then_some(state.valid_until)
+        (!state.claim.is_released()).then_some(state.valid_until)
     }
 
     /// When the watchdog has to look at it again: for its renewal, or for its end. `None` after that.
     pub(crate) fn due(&self) -> Option<Moment> {
         let state = self.state();
-        if state.end.is_some() {
-            return None;
-        }
         let end = state.valid_until;
+        if state.end.is_some() {
+            return (!state.claim.is_released()).then_some(end);
+        }
         let is_longest = state.hold_until.is_some_and(|longest| end >= longest);
         let Some(renew_every) = self.terms.renew_every.filter(|_| !is_longest) else {
             return Some(end);
@@ -202,7 +204,11 @@ impl Lease {
                 state.at_risk = false;
             }
             Renewed::Lost => {
-                state.end_lease(true);
+                if now < state.valid_until {
+                    state.end = Some(End { lost: true, releasing: None });
+                } else {
+                    state.end_lease(true);
+                }
                 drop(state);
                 self.lost.cancel();
             }
@@ -218,21 +224,19 @@ impl Lease {
     /// Ends the lease if its validity has ended. Whether it has ended, by now or before.
     pub(crate) fn expire(&self) -> bool {
         let mut state = self.state();
-        if state.end.is_none() && state.claim.now() >= state.valid_until {
-            state.end_lease(true);
-            drop(state);
+        let ends_now = state.claim.now() >= state.valid_until && state.end_lease(true);
+        let has_ended = state.end.is_some();
+        drop(state);
+        if ends_now {
             self.lost.cancel();
-            return true;
         }
-        state.end.is_some()
+        has_ended
     }
 
     /// Ends the lease whatever is left of it: nobody will renew it any more.
     pub(crate) fn abandon(&self) {
-        let mut state = self.state();
-        if state.end.is_none() {
-            state.end_lease(true);
-            drop(state);
+        let ends_now = self.state().end_lease(true);
+        if ends_now {
             self.lost.cancel();
         }
     }
@@ -300,11 +304,12 @@ impl Lease {
 }
 
 impl State {
-    /// Whether it ends by this.
+    /// Ends the lease, and gives back what it may have on the nodes. Whether it ends by this.
     fn end_lease(&mut self, lost: bool) -> bool {
         let ends_now = self.end.is_none();
-        if ends_now {
-            self.end = Some(End { lost, releasing: Some(self.claim.release()) });
+        let end = self.end.get_or_insert(End { lost, releasing: None });
+        if !self.claim.is_released() {
+            end.releasing = Some(self.claim.release());
         }
         ends_now
     }

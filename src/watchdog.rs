@@ -14,15 +14,12 @@ use std::{
     time::Duration,
 };
 
-use tokio::{
-    sync::{Notify, mpsc},
-    time::sleep,
-};
+use tokio::{sync::Notify, time::sleep};
 
 use crate::{
     clock::{Clock, Moment},
     error::NodeOutcome,
-    lane::{Reply, ReplyTo},
+    lane::{Inbox, Reply, ReplyTo},
     lease::{Lease, SharedLease},
     quorum::tally::{Tally, Verdict},
 };
@@ -80,11 +77,9 @@ impl Watchdog {
             looking: Mutex::new(()),
             last_id: AtomicU64::new(0),
         });
-        let (answers_to, answers) = mpsc::unbounded_channel();
         let task = Task {
             shared: Arc::clone(&shared),
-            answers_to,
-            answers,
+            inbox: Arc::default(),
             most,
             waiting: BTreeMap::new(),
             rounds: BTreeMap::new(),
@@ -203,8 +198,7 @@ struct Round {
 
 struct Task {
     shared: Arc<Shared>,
-    answers_to: mpsc::UnboundedSender<Reply>,
-    answers: mpsc::UnboundedReceiver<Reply>,
+    inbox: Arc<Inbox>,
     /// How many renewals may be undecided. Those that a quorum has decided wait for slow nodes only.
     most: usize,
     /// The locks whose renewal waits for others to end, by when they end themselves.
@@ -226,7 +220,7 @@ impl Task {
             }
             tokio::select! {
                 biased;
-                Some(reply) = self.answers.recv() => self.answered(reply),
+                replies = self.inbox.wait() => replies.into_iter().for_each(|reply| self.answered(reply)),
                 () = self.shared.wake.notified() => {}
                 () = rest(next) => {}
             }
@@ -272,9 +266,8 @@ impl Task {
         while self.renewing.len().saturating_sub(self.waiting.len()) < self.most {
             let Some(((_, id), lease)) = self.waiting.pop_first() else { return };
             let round = self.last_round.wrapping_add(1);
-            let to = &self.answers_to;
-            let Some(started) = lease.renew(|place| ReplyTo { round, place, to: to.clone() })
-            else {
+            let to = |place| ReplyTo { round, place, to: Arc::clone(&self.inbox) };
+            let Some(started) = lease.renew(to) else {
                 self.renewing.remove(&id);
                 continue;
             };
@@ -286,7 +279,7 @@ impl Task {
 
     fn answered(&mut self, reply: Reply) {
         let Some(round) = self.rounds.get_mut(&reply.round) else { return };
-        let to = ReplyTo { round: NOBODY, place: reply.place, to: self.answers_to.clone() };
+        let to = ReplyTo { round: NOBODY, place: reply.place, to: Arc::clone(&self.inbox) };
         round.lease.renewal_answered(&reply.outcome, to);
         if let Some(slot) = round.outcomes.get_mut(reply.place) {
             *slot = reply.outcome.into();

@@ -16,6 +16,7 @@
 //!    node that is known not to answer.
 //! 5. At most `max_in_flight` votes are in the queue and on the wire together.
 
+mod inbox;
 mod ledger;
 mod calls;
 mod candidacy;
@@ -43,36 +44,16 @@ use crate::{
     board::Board,
     clock::due_after,
     entropy::Entropy,
-    node::{Node, NodeFailure, NodeName, Operation, Outcome},
+    node::{Node, NodeFailure, NodeName, Operation},
     tasks::Spawner,
 };
 
 pub use self::status::{NodeEvents, NodeState, NodeStatus};
-pub(crate) use self::{ledger::Release, status::View};
-
-/// Where the outcome of a call goes: to the place of this node in a round.
-#[derive(Debug)]
-pub(crate) struct ReplyTo {
-    pub(crate) round: u64,
-    pub(crate) place: usize,
-    pub(crate) to: mpsc::UnboundedSender<Reply>,
-}
-
-/// The outcome of a call, with where it belongs.
-#[derive(Debug)]
-pub(crate) struct Reply {
-    pub(crate) round: u64,
-    pub(crate) place: usize,
-    pub(crate) outcome: Outcome,
-}
-
-impl ReplyTo {
-    /// The round may be over; then nobody wants to know.
-    fn send(self, outcome: Outcome) {
-        let Self { round, place, to } = self;
-        drop(to.send(Reply { round, place, outcome }));
-    }
-}
+pub(crate) use self::{
+    inbox::{Inbox, Reply, ReplyTo},
+    ledger::Release,
+    status::View,
+};
 
 /// Counts one vote against the bound for as long as it exists.
 #[derive(Debug)]

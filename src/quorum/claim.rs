@@ -133,6 +133,10 @@ impl Claim {
         }
     }
 
+    pub(crate) fn is_released(&self) -> bool {
+        self.released
+    }
+
     /// Owes the release to every node that may have our key; hears of the answers. Once is enough.
     pub(crate) fn release(&mut self) -> Round {
         self.released = true;

@@ -1,13 +1,13 @@
 //! One operation on several nodes at once, and their outcomes as they come in.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
-use tokio::{sync::mpsc, time::timeout};
+use tokio::time::timeout;
 
 use super::tally::Tally;
 use crate::{
     error::NodeOutcome,
-    lane::{Reply, ReplyTo},
+    lane::{Inbox, Reply, ReplyTo},
     node::NodeFailure,
 };
 
@@ -15,21 +15,20 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct Round {
     outcomes: Vec<NodeOutcome>,
-    to: mpsc::UnboundedSender<Reply>,
-    answers: mpsc::UnboundedReceiver<Reply>,
+    inbox: Arc<Inbox>,
 }
 
 impl Round {
     /// Starts a round. What is known beforehand stands; `send` is called for each node of which the
     /// outcome is [`NodeOutcome::Pending`], with where it goes.
     pub(super) fn start(known: Vec<NodeOutcome>, mut send: impl FnMut(ReplyTo)) -> Self {
-        let (to, answers) = mpsc::unbounded_channel();
+        let inbox = Arc::default();
         for (place, outcome) in known.iter().enumerate() {
             if *outcome == NodeOutcome::Pending {
-                send(ReplyTo { round: 0, place, to: to.clone() });
+                send(ReplyTo { round: 0, place, to: Arc::clone(&inbox) });
             }
         }
-        Self { outcomes: known, to, answers }
+        Self { outcomes: known, inbox }
     }
 
     /// One more node is asked: where its outcome goes.
@@ -37,14 +36,13 @@ impl Round {
         if let Some(outcome) = self.outcomes.get_mut(place) {
             *outcome = NodeOutcome::Pending;
         }
-        ReplyTo { round: 0, place, to: self.to.clone() }
+        ReplyTo { round: 0, place, to: Arc::clone(&self.inbox) }
     }
 
-    /// Waits for the next answer. Cancel safe.
+    /// Waits for the next answers. Cancel safe.
     pub(super) async fn next(&mut self) {
-        if let Some(reply) = self.answers.recv().await {
-            self.note(reply);
-        }
+        let replies = self.inbox.wait().await;
+        self.note(replies);
     }
 
     /// What one node says, or that it did not within `limit`. Cancel safe.
@@ -52,9 +50,7 @@ impl Round {
         let pending = |round: &Self| round.outcomes.get(place) == Some(&NodeOutcome::Pending);
         let answered = async {
             while pending(self) {
-                if let Some(reply) = self.answers.recv().await {
-                    self.note(reply);
-                }
+                self.next().await;
             }
         };
         drop(timeout(limit, answered).await);
@@ -85,23 +81,22 @@ impl Round {
             if !self.outcomes.contains(&NodeOutcome::Pending) {
                 return None;
             }
-            if let Some(reply) = self.answers.recv().await {
-                self.note(reply);
-            }
+            self.next().await;
         }
     }
 
     /// The outcomes by now.
     pub(crate) fn outcomes(&mut self) -> &[NodeOutcome] {
-        while let Ok(reply) = self.answers.try_recv() {
-            self.note(reply);
-        }
+        let replies = self.inbox.take();
+        self.note(replies);
         &self.outcomes
     }
 
-    fn note(&mut self, reply: Reply) {
-        if let Some(slot) = self.outcomes.get_mut(reply.place) {
-            *slot = reply.outcome.into();
+    fn note(&mut self, replies: Vec<Reply>) {
+        for reply in replies {
+            if let Some(slot) = self.outcomes.get_mut(reply.place) {
+                *slot = reply.outcome.into();
+            }
         }
     }
 

@@ -187,11 +187,8 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         name: "lost_and_still_valid",
         rule: "a guard that was told of the loss is not valid any more",
         file: "src/lease.rs",
-        text: "            Renewed::Lost => {
-                state.end_lease(true);
-",
-        instead: "            Renewed::Lost => {
-",
+        text: "                    state.end = Some(End { lost: true, releasing: None });",
+        instead: "                    state.at_risk = true;",
         witness: Simulation,
     },
     // Owner ids.
@@ -466,13 +463,12 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         name: "loss_is_not_told",
         rule: "the watchdog tells of the end of the validity",
         file: "src/lease.rs",
-        text: "            state.end_lease(true);
-            drop(state);
-            self.lost.cancel();
-            return true;",
-        instead: "            state.end_lease(true);
-            drop(state);
-            return true;",
+        text: "        let has_ended = state.end.is_some();
+        drop(state);
+        if ends_now {",
+        instead: "        let has_ended = state.end.is_some();
+        drop(state);
+        if false && ends_now {",
         witness: Simulation,
     },
     Mutant {
@@ -485,10 +481,18 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "lost_lock_not_released",
-        rule: "a lost lock is released at once",
+        rule: "a lost lock is released at the end of its validity",
         file: "src/lease.rs",
-        text: "releasing: Some(self.claim.release())",
-        instead: "releasing: None",
+        text: "            return (!state.claim.is_released()).then_some(end);",
+        instead: "            return None;",
+        witness: Simulation,
+    },
+    Mutant {
+        name: "released_at_the_loss",
+        rule: "a lock that is lost before the end of its validity is not given to the next before it",
+        file: "src/lease.rs",
+        text: "                    state.end = Some(End { lost: true, releasing: None });",
+        instead: "                    state.end_lease(true);",
         witness: Simulation,
     },
     Mutant {
@@ -530,8 +534,15 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         name: "wait_counts_from_before_the_flush",
         rule: "the wait begins with a marker that is there until its end",
         file: "src/board.rs",
-        text: "seen.facts.run_id == facts.run_id && seen.facts.marker == facts.marker",
-        instead: "seen.facts.run_id == facts.run_id",
+        text: "        let same = before
+            .filter(|seen| seen.facts.run_id == facts.run_id && seen.facts.marker == facts.marker);
+        let since = same.as_ref().map_or(now, |seen| seen.since);
+",
+        instead: "        let first = before.as_ref().filter(|seen| seen.facts.run_id == facts.run_id);
+        let since = first.map_or(now, |seen| seen.since);
+        let same = before
+            .filter(|seen| seen.facts.run_id == facts.run_id && seen.facts.marker == facts.marker);
+",
         witness: Simulation,
     },
     Mutant {

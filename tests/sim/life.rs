@@ -116,7 +116,7 @@ impl Life {
 
     async fn hold_and_give_back(&self, mut guard: Held, operation: &Operation) {
         let hold = self.granted(&guard);
-        self.hold(&guard, hold, operation.renewed, operation.hold_ms).await;
+        self.hold(&guard, hold, operation, operation.hold_ms).await;
         if let Some(extension) = operation.extend {
             let stall = self.stall(operation, true);
             let ttl = Duration::from_millis(extension.ttl_ms);
@@ -128,7 +128,7 @@ impl Life {
                 let until = self.believes_until(&guard);
                 self.seen.log(|log| log.holds[hold].until = until);
             }
-            self.hold(&guard, hold, operation.renewed, extension.hold_ms).await;
+            self.hold(&guard, hold, operation, extension.hold_ms).await;
             over(stall).await;
         }
         let now = self.cluster.now();
@@ -162,10 +162,16 @@ impl Life {
     }
 
     /// Holds for so long, and looks at it every now and then as its holder would.
-    async fn hold(&self, guard: &LockGuard, hold: usize, renewed: bool, ms: u64) {
+    async fn hold(&self, guard: &LockGuard, hold: usize, operation: &Operation, ms: u64) {
         let end = Instant::now() + Duration::from_millis(ms);
-        if !renewed {
+        if !operation.renewed {
             self.look_at_the_last_moment(guard, ms).await;
+        }
+        if operation.relies && !guard.is_lost() {
+            let valid = self.client.true_span(guard.remaining());
+            self.seen.log(|log| log.holds[hold].until = self.cluster.now() + valid);
+            // It works for as long as it was told that it may, and does not look meanwhile.
+            sleep_until(end.min(Instant::now() + valid)).await;
         }
         while Instant::now() < end && !guard.is_lost() {
             let until = self.believes_until(guard);

@@ -43,6 +43,8 @@ pub(crate) struct Operation {
     /// The caller gives up after so long, whatever the library says.
     pub(crate) patience_ms: Option<u64>,
     pub(crate) hold_ms: u64,
+    /// Whether it looks only once, and then relies on what it was told, without listening for the loss.
+    pub(crate) relies: bool,
     pub(crate) extend: Option<Extension>,
     pub(crate) stall: Option<Stall>,
     pub(crate) renewed: bool,
@@ -178,6 +180,7 @@ impl Operation {
             wait_ms: *pick(rng, &[0, 0, 50, 300, 1_000]),
             patience_ms: rng.random_ratio(1, 5).then(|| rng.random_range(0..=40)),
             hold_ms: *pick(rng, &[0, 1, 10, 100, 400, 1_600]),
+            relies: rng.random_ratio(1, 4),
             extend: rng.random_ratio(1, 3).then(|| Extension {
                 ttl_ms: rng.random_range(100..=1_500),
                 hold_ms: *pick(rng, &[0, 10, 400, 1_600]),

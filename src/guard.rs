@@ -1,6 +1,6 @@
 //! A held lock, as its holder sees it.
 
-use std::{fmt, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
@@ -33,14 +33,15 @@ use crate::{
 pub struct LockGuard {
     watched: Watched,
     resource: Resource,
-    defaults: Defaults,
+    /// Shared: a process may hold many locks.
+    defaults: Arc<Defaults>,
 }
 
 /// How often a waiter for the loss looks at the clock: timers do not count suspend, the clock does.
 const LOOK: Duration = Duration::from_millis(100);
 
 impl LockGuard {
-    pub(crate) fn new(watched: Watched, resource: Resource, defaults: Defaults) -> Self {
+    pub(crate) fn new(watched: Watched, resource: Resource, defaults: Arc<Defaults>) -> Self {
         Self { watched, resource, defaults }
     }
 

@@ -9,13 +9,13 @@ use crate::entropy::Entropy;
 /// Each *attempt* has its own, not each lock: a retry that reused one could not tell what its
 /// predecessor left behind from what it set itself.
 ///
-/// Ten of the bits are the [`Seat`] of its process, the other 118 are fresh each time.
+/// Twelve of the bits are the [`Seat`] of its process, the other 116 are fresh each time.
 ///
 /// `Debug` shows only the first bits: whoever knows the whole id can release the lock.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct OwnerId(u128);
 
-/// Where the seat is in an owner id: in the first three of its hexadecimal digits.
+/// Where the seat is in an owner id: its number is the first three digits.
 const SEAT_AT: u32 = 116;
 
 impl OwnerId {
@@ -32,8 +32,8 @@ impl OwnerId {
     /// This id, with this seat in it.
     #[must_use]
     pub fn on_seat(self, seat: Seat) -> Self {
-        let others = !(u128::from(Seat::COUNT.saturating_sub(1)) << SEAT_AT);
-        Self(self.0 & others | u128::from(seat.0) << SEAT_AT)
+        let [a, b, c] = seat.digits().map(u128::from);
+        Self(self.0 & !(0xfff << SEAT_AT) | (a << 8 | b << 4 | c) << SEAT_AT)
     }
 
     /// Reads what `Display` writes.
@@ -41,11 +41,14 @@ impl OwnerId {
         (text.len() == 32).then(|| u128::from_str_radix(text, 16).ok().map(Self)).flatten()
     }
 
-    /// Where its process waits.
+    /// Where its process waits. In the ids of no process the digits beyond 9 begin again at 0.
     #[must_use]
     pub fn seat(self) -> Seat {
-        let [low, high, ..] = (self.0 >> SEAT_AT).to_le_bytes();
-        Seat::new(u16::from_le_bytes([low, high]))
+        let [high, low, ..] = self.0.to_be_bytes().map(u16::from);
+        let digits = [high / 16, high % 16, low / 16].map(|digit| digit % 10);
+        Seat::new(
+            digits.iter().fold(0, |number, digit| number.saturating_mul(10).saturating_add(*digit)),
+        )
     }
 }
 
@@ -79,7 +82,7 @@ pub struct Seat(u16);
 
 impl Seat {
     /// How many there are.
-    pub const COUNT: u16 = 1_024;
+    pub const COUNT: u16 = 1_000;
 
     /// The seat of that number, counted round the ring.
     #[must_use]
@@ -98,10 +101,10 @@ impl Seat {
         self.0
     }
 
-    /// At which of 32 tables it is, and at which of the 32 places there.
+    /// The three digits of its number.
     #[must_use]
-    pub const fn table_and_place(self) -> (u16, u16) {
-        (self.0 / 32, self.0 % 32)
+    pub const fn digits(self) -> [u16; 3] {
+        [self.0 / 100, self.0 / 10 % 10, self.0 % 10]
     }
 }
 
@@ -122,22 +125,24 @@ mod tests {
 
     #[test]
     fn the_ids_of_a_process_have_its_seat_and_nothing_else_in_common() {
-        for number in [0, 5, 1_023] {
+        for number in [0, 5, 999] {
             let seat = Seat::new(number);
             let ids: Vec<OwnerId> =
                 (0..100).map(|_| OwnerId::from_entropy(&Entropy::System, seat)).collect();
             assert!(ids.iter().all(|id| id.seat() == seat));
             let same = ids.iter().fold(!0, |same, id| same & !(id.0 ^ ids[0].0));
-            assert_eq!(same, 1_023 << SEAT_AT);
+            assert_eq!(same, 0xfff << SEAT_AT);
         }
     }
 
     #[test]
     fn the_first_three_digits_say_the_seat() {
-        for number in [0, 5, 300, 1_023] {
-            let id = OwnerId::from_entropy(&Entropy::System, Seat::new(number)).to_string();
-            assert_eq!(u16::from_str_radix(&id[..3], 16).unwrap() % Seat::COUNT, number);
+        for number in [0, 5, 300, 999] {
+            let id = OwnerId::from_entropy(&Entropy::System, Seat::new(number));
+            assert_eq!(id.to_string()[..3], format!("{number:03}"));
         }
-        assert_eq!(Seat::new(1_000).table_and_place(), (31, 8));
+        // As `release.lua` reads those of no process.
+        let id = OwnerId::parse("af9d0000000000000000000000000000").unwrap();
+        assert_eq!(id.seat(), Seat::new(59));
     }
 }

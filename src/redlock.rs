@@ -7,6 +7,7 @@ use std::{
 };
 
 use tokio::{
+    sync::OwnedMutexGuard,
     task::JoinHandle,
     time::{sleep, timeout},
 };
@@ -27,7 +28,7 @@ use crate::{
         acquire::{self, Granted, Order},
     },
     resource::{Key, Resource},
-    wait::Queues,
+    wait::{Head, Queues},
     watchdog::Watchdog,
 };
 
@@ -62,7 +63,7 @@ pub struct Redlock {
 
 struct Inner {
     quorum: Arc<Quorum>,
-    defaults: Defaults,
+    defaults: Arc<Defaults>,
     key_prefix: Box<str>,
     watchdog: Arc<Watchdog>,
     queues: Queues,
@@ -87,7 +88,8 @@ impl Redlock {
         queues: Queues,
         tasks: Vec<JoinHandle<()>>,
     ) -> Self {
-        let (quorum, tasks) = (Arc::new(quorum), Mutex::new(tasks));
+        let (quorum, defaults) = (Arc::new(quorum), Arc::new(defaults));
+        let tasks = Mutex::new(tasks);
         Self { inner: Arc::new(Inner { quorum, defaults, key_prefix, watchdog, queues, tasks }) }
     }
 
@@ -141,7 +143,8 @@ impl Redlock {
         resource: &str,
         options: LockOptions,
     ) -> Result<LockGuard, AcquireError> {
-        let (granted, terms, resource) = self.grant(resource, options, false).await?;
+        let terms = self.inner.defaults.terms(options)?;
+        let (granted, resource) = self.grant(resource, &terms, false).await?;
         Ok(self.guard(granted, terms, resource))
     }
 
@@ -191,7 +194,8 @@ impl Redlock {
         resource: &str,
         options: LockOptions,
     ) -> Result<FencedGuard, AcquireError> {
-        let (granted, terms, resource) = self.grant(resource, options, true).await?;
+        let terms = self.inner.defaults.terms(options)?;
+        let (granted, resource) = self.grant(resource, &terms, true).await?;
         let (token, was_raised) = (granted.claim.token(), granted.was_raised);
         let guard = self.guard(granted, terms, resource);
         // One that counts has a token when it is granted. Resources refuse 0 once they know another.
@@ -202,44 +206,46 @@ impl Redlock {
     async fn grant(
         &self,
         resource: &str,
-        options: LockOptions,
+        terms: &Terms,
         is_fenced: bool,
-    ) -> Result<(Granted, Terms, Resource), AcquireError> {
-        let Inner { quorum, defaults, key_prefix, .. } = &*self.inner;
-        let terms = defaults.terms(options)?;
+    ) -> Result<(Granted, Resource), AcquireError> {
+        let Inner { quorum, key_prefix, .. } = &*self.inner;
         let resource = Resource::new(resource)?;
         let key = resource.lock_key(key_prefix);
         let fence = is_fenced.then(|| Fence {
             key: resource.fence_key(key_prefix),
             idle_ms: millis(terms.fence_idle_ttl),
         });
+        // Futures of attempts are large, and those of tasks that wait are many: apart, they take no room
+        // before their turn.
         let granted = if terms.wait.is_zero() {
-            acquire::attempt(quorum, key, fence, terms, Order::All).await?
+            Box::pin(acquire::attempt(quorum, key, fence, *terms, Order::All)).await?
         } else {
-            // Waiting is the rare case, and its future is large.
-            Box::pin(self.acquire_in_turn(&key, fence, terms)).await?
+            let called = quorum.clock.now();
+            let ticket = self.inner.queues.enter(&key);
+            let Ok(Some(head)) = timeout(terms.wait, ticket.turn()).await else {
+                return Err(self.never_had_its_turn(called));
+            };
+            Box::pin(self.acquire_in_turn(head, called, &key, fence, *terms)).await?
         };
-        Ok((granted, terms, resource))
+        Ok((granted, resource))
     }
 
     fn guard(&self, granted: Granted, terms: Terms, resource: Resource) -> LockGuard {
         let watched = self.inner.watchdog.watch(Lease::new(granted, terms));
-        LockGuard::new(watched, resource, self.inner.defaults)
+        LockGuard::new(watched, resource, Arc::clone(&self.inner.defaults))
     }
 
-    /// Waits for the turn in this process, and then until the nodes grant.
+    /// Waits until the nodes grant, for what is left of the wait since it was `called`.
     async fn acquire_in_turn(
         &self,
+        mut head: OwnedMutexGuard<Head>,
+        called: Moment,
         key: &Key,
         fence: Option<Fence>,
         terms: Terms,
     ) -> Result<Granted, AcquireError> {
         let Inner { quorum, queues, .. } = &*self.inner;
-        let called = quorum.clock.now();
-        let ticket = queues.enter(key);
-        let Ok(Some(mut head)) = timeout(terms.wait, ticket.turn()).await else {
-            return Err(self.never_had_its_turn(called));
-        };
         let left = terms.wait.saturating_sub(quorum.clock.now().since(called));
         let mut order = head.first_order(queues, quorum, key, left).await;
         let mut attempts: u32 = 0;

@@ -59,7 +59,7 @@ fn pass_on(redlock: &Redlock, number: usize, got_in: &Arc<Mutex<Vec<usize>>>) ->
 
 /// How many connections listen for the lock, on each node.
 fn listening(fleet: &Fleet) -> Vec<i64> {
-    let channel = format!("{}/----", key("r"));
+    let channel = format!("{}/---", key("r"));
     let count = |reply: Reply| reply.into_array().into_iter().nth(1).map(Reply::into_int);
     let counts = fleet.iter().map(|server| count(server.command(&["PUBSUB", "NUMSUB", &channel])));
     counts.map(|count| count.expect("a count for the channel")).collect()

@@ -802,14 +802,15 @@ pub async fn a_listener_hears_whose_release_it_was_and_who_shares_its_seat(world
 
 pub async fn a_release_calls_the_next_in_the_ring_and_one_to_stand_in(world: &impl World) {
     let link = connect(world).await;
-    // Two at one table.
+    // Two of one ten.
     let seats = [3, 500, 505].map(Seat::new);
     let mut listeners = Vec::new();
     for seat in seats {
         listeners.push(listen_on(world, seat).await);
     }
-    // Of owners at tables and seats before, behind and between them, and at their own.
-    let owners = [0, 3, 4, 31, 32, 499, 500, 501, 504, 505, 506, 511, 512, 1_023];
+    // Of owners on seats before, behind and between them, in their tens and hundreds and in others, and on
+    // their own.
+    let owners = [0, 3, 4, 9, 10, 99, 100, 499, 500, 501, 504, 505, 506, 510, 599, 600, 999];
     for own in owners {
         let owner = come_and_go_from(&link, KEY, Seat::new(own)).await;
         // Who sits at the owner's own seat is the last.

@@ -169,7 +169,7 @@ pub fn child_holds(arguments: &[&str]) {
     runtime().block_on(async {
         let locker = Locker::connect(kind, &urls, ttl).await.expect("connected");
         // What the first locks need of buffers is needed once.
-        for held in take(&locker, "first", TAKERS * 4).await {
+        for held in take(&locker, "first", TAKERS * 4).await.into_iter().flatten() {
             locker.release(held).await.expect("released");
         }
         let before = cpu::resident();
@@ -181,14 +181,15 @@ pub fn child_holds(arguments: &[&str]) {
         let (cpu, started) = (cpu::of_self(), Instant::now());
         tokio::time::sleep(time.saturating_sub(started.elapsed())).await;
         let cpu = cpu::of_self().saturating_sub(cpu);
-        let lost = held.iter().filter(|held| held.is_lost()).count();
+        let lost = held.iter().flatten().filter(|held| held.is_lost()).count();
         println!("{} {memory} {lost}", cpu.as_secs_f64());
         // At once: what is dropped is released, and the servers are asked for it yet.
         std::process::exit(0)
     });
 }
 
-async fn take(locker: &Locker, name: &'static str, locks: usize) -> Vec<Held> {
+/// The locks, by who took them.
+async fn take(locker: &Locker, name: &'static str, locks: usize) -> Vec<Vec<Held>> {
     let takers: Vec<_> = (0..TAKERS)
         .map(|taker| {
             let locker = locker.clone();
@@ -201,9 +202,9 @@ async fn take(locker: &Locker, name: &'static str, locks: usize) -> Vec<Held> {
             })
         })
         .collect();
-    let mut held = Vec::with_capacity(locks);
+    let mut held = Vec::with_capacity(TAKERS);
     for taker in takers {
-        held.extend(taker.await.expect("taken"));
+        held.push(taker.await.expect("taken"));
     }
     held
 }

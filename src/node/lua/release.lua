@@ -1,9 +1,9 @@
 -- Deletes the key if it is still the owner's, and calls those who wait for it and are next.
--- They sit in a ring of 1,024 seats, at 32 tables of 32. Whoever waits listens on three channels: the
--- seat's, '<key>/0000' to '<key>/3131'; and, that one look tells who is not there, the table's,
--- '<key>/00--' to '<key>/31--', and '<key>/----'. The first digits of an owner id say where its process
--- sits. Called are the next seats that are taken, as many as asked for; each learns its rank among them,
--- how many share the seat, and whose release it was.
+-- They sit in a ring of 1,000 seats, of which an owner id has its own in its first three digits. Whoever
+-- waits listens on four channels: the seat's, '<key>/000' to '<key>/999'; and, so that a few looks tell who
+-- is not there, '<key>/00-' to '<key>/99-', '<key>/0--' to '<key>/9--', and '<key>/---'. Called are the next
+-- seats that are taken, as many as asked for; each learns its rank among them, how many share the seat,
+-- and whose release it was.
 -- pcall: the release counts, also where announcing it is forbidden.
 -- No shebang, so that it runs when memory is full.
 -- KEYS[1]: the lock's key. ARGV[1]: owner id. ARGV[2]: how many seats to call.
@@ -16,45 +16,53 @@ if holder ~= ARGV[1] then
   return {2, redis.call('PTTL', KEYS[1]), ARGV[1]}
 end
 redis.call('DEL', KEYS[1])
-local calls = tonumber(ARGV[2])
-if calls > 0 and redis.pcall('PUBSUB', 'NUMSUB', KEYS[1] .. '/----')[2] ~= 0 then
-  -- 32 channels and how many listen on each, from the one after that number on.
-  local function look(channel, number)
+local calls, ring = tonumber(ARGV[2]), KEYS[1] .. '/'
+if calls > 0 and redis.pcall('PUBSUB', 'NUMSUB', ring .. '---')[2] ~= 0 then
+  -- Not by string.format, which takes longer than all the rest.
+  local digits = {[0] = '0', '1', '2', '3', '4', '5', '6', '7', '8', '9'}
+  local behind, rank = {'--', '-', ''}, 0
+  -- Calls the seats that begin like this and go on with a digit from `first` to `last`.
+  local function call(begin, level, first, last)
+    if first > last or rank >= calls then
+      return
+    end
     local names = {}
-    for i = 1, 32 do
-      names[i] = KEYS[1] .. string.format(channel, (number + i) % 32)
+    for digit = first, last do
+      names[digit - first + 1] = begin .. digits[digit] .. behind[level]
     end
-    return redis.pcall('PUBSUB', 'NUMSUB', unpack(names))
-  end
-  local rank = 0
-  local function call(seats, first, last)
-    for i = first, seats and last or 0 do
-      if seats[2 * i] > 0 and rank < calls then
-        redis.pcall('PUBLISH', seats[2 * i - 1], rank .. ' ' .. seats[2 * i] .. ' ' .. ARGV[1])
-        rank = rank + 1
+    local sit = redis.pcall('PUBSUB', 'NUMSUB', unpack(names))
+    for i, name in ipairs(names) do
+      if sit[2 * i] > 0 and rank < calls then
+        if level == 3 then
+          redis.pcall('PUBLISH', name, rank .. ' ' .. sit[2 * i] .. ' ' .. ARGV[1])
+          rank = rank + 1
+        else
+          call(begin .. digits[first + i - 1], level + 1, 0, 9)
+        end
       end
     end
   end
-  local own = tonumber(string.sub(ARGV[1], 1, 3), 16) % 1024
-  local at, seat = math.floor(own / 32), own % 32
-  local tables = look('/%02d--', at)
-  if tables[2] then
-    -- At the own table those behind the owner, then the other tables, then those before the owner. The
-    -- own seat is the last: nobody stands in for another by calling himself.
-    local near = tables[64] > 0 and look(string.format('/%02d', at) .. '%02d', seat)
-    call(near, 1, 31 - seat)
-    for i = 1, 31 do
-      if tables[2 * i] > 0 and rank < calls then
-        call(look(string.format('/%02d', (at + i) % 32) .. '%02d', 31), 1, 32)
-      end
-    end
-    call(near, 32 - seat, 31)
-    if rank == 0 then
-      call(near, 32, 32)
-    end
+  local function own(place)
+    return tonumber(string.sub(ARGV[1], place, place), 16) % 10
+  end
+  local a, b, c = own(1), own(2), own(3)
+  local hundred = ring .. digits[a]
+  local ten = hundred .. digits[b]
+  local near = redis.pcall('PUBSUB', 'NUMSUB', hundred .. '--', ten .. '-')
+  if near[2] then
+    -- Once round the ring, from the seat behind the owner's on. The own seat is the last: nobody stands in
+    -- for another by calling himself.
+    local in_hundred, in_ten = near[2] > 0, near[4] > 0
+    if in_ten then call(ten, 3, c + 1, 9) end
+    if in_hundred then call(hundred, 2, b + 1, 9) end
+    call(ring, 1, a + 1, 9)
+    call(ring, 1, 0, a - 1)
+    if in_hundred then call(hundred, 2, 0, b - 1) end
+    if in_ten then call(ten, 3, 0, c - 1) end
+    if rank == 0 then call(ten, 3, c, c) end
   else
     -- Who waits cannot be asked for: call them all.
-    redis.pcall('PUBLISH', KEYS[1] .. '/----', '0 2 ' .. ARGV[1])
+    redis.pcall('PUBLISH', ring .. '---', '0 2 ' .. ARGV[1])
   end
 end
 return {1, 0, ARGV[1]}

@@ -21,7 +21,7 @@ use crate::{
 };
 
 /// A connection to a Redis or Valkey server that hears of releases. The channels are the key's name and
-/// five characters more, as `release.lua` has them.
+/// four characters more, as `release.lua` has them.
 #[derive(Debug)]
 pub struct RedisListener {
     client: Client,
@@ -70,19 +70,21 @@ enum Subscribed {
     ToNothing,
 }
 
-/// Where it is seen that somebody waits at all, and at this table; and where a release is heard. All
-/// names are the key's with as many characters more, so that no key's channel is another's.
+/// Where it is seen that somebody waits at all, among these hundred seats and among these ten; and where
+/// a release is heard. All names are the key's with as many characters more, so that no key's channel is
+/// another's.
 fn channels(key: &Key, seat: Seat) -> Vec<String> {
-    let (key, (table, place)) = (key.as_str(), seat.table_and_place());
+    let (key, [a, b, c]) = (key.as_str(), seat.digits());
     vec![
-        format!("{key}/----"),
-        format!("{key}/{table:02}--"),
-        format!("{key}/{table:02}{place:02}"),
+        format!("{key}/---"),
+        format!("{key}/{a}--"),
+        format!("{key}/{a}{b}-"),
+        format!("{key}/{a}{b}{c}"),
     ]
 }
 
 /// How many characters a channel's name has after the key's.
-const CHANNEL_SUFFIX: usize = 5;
+const CHANNEL_SUFFIX: usize = 4;
 
 /// Reads what `release.lua` publishes: rank, how many share the seat, and whose it was.
 fn read(channel: &str, text: &str) -> Option<Heard> {
@@ -152,19 +154,19 @@ mod tests {
     #[test]
     fn what_release_lua_publishes_is_read_and_nothing_else() {
         let owner = OwnerId::random();
-        let heard = Heard { key: Key::new("lock:a/0007"), owner, rank: 1, sharing: 3 };
-        assert_eq!(read("lock:a/0007/3131", &format!("1 3 {owner}")), Some(heard));
+        let heard = Heard { key: Key::new("lock:a/007"), owner, rank: 1, sharing: 3 };
+        assert_eq!(read("lock:a/007/999", &format!("1 3 {owner}")), Some(heard));
         for text in ["", "1", "1 3", "1 3 x", "-1 3 00000000000000000000000000000000"] {
-            assert_eq!(read("lock:a/0007", text), None, "{text}");
+            assert_eq!(read("lock:a/007", text), None, "{text}");
         }
-        assert_eq!(read("ééé", &format!("1 3 {owner}")), None);
+        assert_eq!(read("ééaé", &format!("1 3 {owner}")), None);
     }
 
     #[test]
     fn no_channel_belongs_to_two_keys() {
-        let (a, b) = (Key::new("lock:a"), Key::new("lock:a/0007"));
+        let (a, b) = (Key::new("lock:a"), Key::new("lock:a/007"));
         let of = |key: &Key| channels(key, Seat::new(7));
-        assert_eq!(of(&a), ["lock:a/----", "lock:a/00--", "lock:a/0007"]);
+        assert_eq!(of(&a), ["lock:a/---", "lock:a/0--", "lock:a/00-", "lock:a/007"]);
         assert!(of(&a).iter().all(|channel| !of(&b).contains(channel)));
     }
 }

@@ -70,6 +70,14 @@ pub enum Operation {
         /// How many are called: the next, and those who stand in for it.
         calls: u8,
     },
+    /// Say whether more connections than these wait for releases of the key: `Taken` if so, and `Missing`
+    /// if not. Changes nothing.
+    Waiters {
+        /// The lock's key.
+        key: Key,
+        /// How many are known to whoever asks.
+        besides: u32,
+    },
     /// Nothing. Its answer proves that everything written before it on the same link was executed,
     /// and that answers are still in step with questions.
     Ping {
@@ -89,7 +97,7 @@ impl Operation {
             | Self::RefillFenced { owner, .. }
             | Self::Extend { owner, .. }
             | Self::Release { owner, .. } => Some(*owner),
-            Self::Ping { .. } => None,
+            Self::Waiters { .. } | Self::Ping { .. } => None,
         }
     }
 
@@ -101,7 +109,10 @@ impl Operation {
             | Self::AcquireFenced { .. }
             | Self::Raise { .. }
             | Self::RefillFenced { .. } => true,
-            Self::Extend { .. } | Self::Release { .. } | Self::Ping { .. } => false,
+            Self::Extend { .. }
+            | Self::Release { .. }
+            | Self::Waiters { .. }
+            | Self::Ping { .. } => false,
         }
     }
 }

@@ -4,11 +4,11 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::time::timeout;
 
-use super::tally::Tally;
+use super::{Quorum, tally::Tally};
 use crate::{
     error::NodeOutcome,
     lane::{Inbox, Reply, ReplyTo},
-    node::NodeFailure,
+    node::{NodeFailure, Operation},
 };
 
 /// The outcomes of one round so far. Those that come in after the decision are taken as well.
@@ -29,6 +29,22 @@ impl Round {
             }
         }
         Self { outcomes: known, inbox }
+    }
+
+    /// What one node says to a question that is no vote, or that it did not answer within `limit`. Cancel
+    /// safe.
+    pub(crate) async fn ask_one(
+        quorum: &Quorum,
+        place: usize,
+        question: Operation,
+        limit: Duration,
+    ) -> NodeOutcome {
+        let not_asked = vec![NodeOutcome::Failed(NodeFailure::NotAsked); quorum.lanes.len()];
+        let mut round = Self::start(not_asked, |_| ());
+        if let Some(lane) = quorum.lanes.get(place) {
+            lane.vote(question, limit, round.expect_from(place));
+        }
+        round.outcome_of(place, limit).await
     }
 
     /// One more node is asked: where its outcome goes.

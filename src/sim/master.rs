@@ -245,7 +245,8 @@ impl Master {
             }
         }
         match operation {
-            Operation::Ping { .. } => Ok(Answer::Done),
+            // The connections are not the master's.
+            Operation::Waiters { .. } | Operation::Ping { .. } => Ok(Answer::Done),
             Operation::Acquire { key, owner, ttl_ms } => {
                 if self.get(key.as_str(), now).is_some() {
                     return Ok(self.taken(key.as_str(), now));
@@ -363,7 +364,7 @@ fn script(operation: &Operation) -> Option<Script> {
         Operation::RefillFenced { .. } => Some(Script::RefillFenced),
         Operation::Extend { .. } => Some(Script::Extend),
         Operation::Release { .. } => Some(Script::Release),
-        Operation::Ping { .. } => None,
+        Operation::Waiters { .. } | Operation::Ping { .. } => None,
     }
 }
 

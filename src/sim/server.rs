@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use super::{
-    wire::{Reply, Request},
+    wire::{Connection, Reply, Request},
     world::{Server, State, connection_mut},
 };
 use crate::{
@@ -72,7 +72,10 @@ impl State {
                 self.reply(id, number, Reply::Hello(LinkId { run_id, client_id }));
             }
             Request::Call { operation, send_as } => {
-                let outcome = server.master.execute(&operation, &send_as, now);
+                let mut outcome = server.master.execute(&operation, &send_as, now);
+                if let Operation::Waiters { key, besides } = &operation {
+                    outcome = Ok(self.waiters(node, key, *besides));
+                }
                 self.operations = self.operations.saturating_add(1);
                 if let (Operation::Release { key, owner, calls }, Ok(Answer::Done)) =
                     (&operation, &outcome)
@@ -111,6 +114,18 @@ impl State {
                 connection_mut(&mut self.connections, id, |c| c.open_at_server = false);
                 self.forget(id);
             }
+        }
+    }
+
+    /// Whether more connections than these wait for releases of the key.
+    fn waiters(&self, node: usize, key: &Key, besides: u32) -> Answer {
+        let waits =
+            |c: &&Connection| c.node == node && c.open_at_server && c.watches.contains_key(key);
+        let waiters = self.connections.values().filter(waits).count();
+        if u32::try_from(waiters).is_ok_and(|waiters| waiters <= besides) {
+            Answer::Missing
+        } else {
+            Answer::Taken { remaining: None }
         }
     }
 

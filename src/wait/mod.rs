@@ -5,6 +5,7 @@
 //! calls the next one, and the one after it to stand in. So the lock goes round the processes, and each
 //! of them is woken when it is its turn, however many wait.
 
+mod contended;
 pub(crate) mod ear;
 
 use std::{
@@ -18,14 +19,17 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-use self::ear::{Ears, Ring, Watch};
+use self::{
+    contended::Contended,
+    ear::{Ears, Ring, Watch},
+};
 use crate::{
     backoff::Backoff,
     clock::due_after,
     error::{NodeOutcome, NodeReports},
-    node::{Answer, NodeFailure},
+    node::{Answer, NodeFailure, Operation},
     owner_id::{OwnerId, Seat},
-    quorum::{Quorum, acquire::Order, tally},
+    quorum::{Quorum, acquire::Order, round::Round, tally},
     resource::Key,
 };
 
@@ -37,12 +41,16 @@ const STAND_IN_AFTER: Duration = Duration::from_millis(4);
 const NEWCOMER_AFTER: Duration = Duration::from_millis(4);
 /// After a split vote, in which nobody can have been granted.
 const SPLIT: Backoff = Backoff { first: Duration::from_millis(2), cap: Duration::from_millis(200) };
+/// After one who was not called has let others go first, how soon it looks again whether they are there.
+const YIELD: Backoff = Backoff { first: Duration::from_millis(4), cap: Duration::from_millis(128) };
+/// For how long it does so at most: others may be as new and let this one go first. And not for longer
+/// than twice the time that it had to wait the last time: by then it is called if the lock goes round.
+const YIELD_AT_MOST: Duration = Duration::from_millis(250);
+/// How long it takes at most to ask for them.
+const ASK_AT_MOST: Duration = Duration::from_millis(50);
 /// How many releases that it hears of at the same time a head can tell apart.
 const MAX_HEARD: usize = 8;
 
-/// For so long after somebody had to wait for it, a lock is expected to be contended still.
-const STILL_CONTENDED: Duration = Duration::from_secs(1);
-const MAX_CONTENDED: usize = 1_024;
 /// How long a head waits to hear that it will hear, before it tries.
 const HEAR_FIRST: Duration = Duration::from_millis(5);
 
@@ -50,8 +58,7 @@ const HEAR_FIRST: Duration = Duration::from_millis(5);
 #[derive(Debug)]
 pub(crate) struct Queues {
     by_key: Mutex<BTreeMap<Key, Arc<AsyncMutex<Head>>>>,
-    /// What was contended, and when last.
-    contended: Mutex<BTreeMap<Key, Instant>>,
+    contended: Contended,
     pub(crate) ears: Ears,
 }
 
@@ -75,6 +82,21 @@ pub(crate) struct Head {
     looks: usize,
     /// Votes that were split, in a row.
     splits: u32,
+    /// When its turn in this process came.
+    since: Option<Instant>,
+    /// How often it has let others go first since then.
+    yielded: u32,
+}
+
+/// Why a head tries that was not called to be the next.
+#[derive(Clone, Copy, Debug)]
+enum Turn {
+    /// Nobody can have the lock.
+    Split,
+    /// It was called to stand in, by this node.
+    StandIn { at: usize },
+    /// It has just come: whoever waits goes first.
+    Newcomer,
 }
 
 /// A release that calls this process first.
@@ -87,7 +109,7 @@ struct Release {
 
 impl Queues {
     pub(crate) fn new(seat: Seat) -> Self {
-        Self { by_key: Mutex::default(), contended: Mutex::default(), ears: Ears::new(seat) }
+        Self { by_key: Mutex::default(), contended: Contended::default(), ears: Ears::new(seat) }
     }
 
     /// Takes a place at the end of a resource's queue. It is left by dropping the ticket.
@@ -95,25 +117,6 @@ impl Queues {
         let mut queues = self.by_key.lock().unwrap_or_else(PoisonError::into_inner);
         let queue = Arc::clone(queues.entry(key.clone()).or_default());
         Ticket { queues: self, key: key.clone(), queue: Some(queue) }
-    }
-}
-
-impl Queues {
-    fn note_contention(&self, key: &Key) {
-        let mut contended = self.contended.lock().unwrap_or_else(PoisonError::into_inner);
-        let now = Instant::now();
-        if contended.len() >= MAX_CONTENDED {
-            contended.retain(|_, last| now.saturating_duration_since(*last) < STILL_CONTENDED);
-            if contended.len() >= MAX_CONTENDED {
-                contended.clear();
-            }
-        }
-        contended.insert(key.clone(), now);
-    }
-
-    fn is_contended(&self, key: &Key) -> bool {
-        let contended = self.contended.lock().unwrap_or_else(PoisonError::into_inner);
-        contended.get(key).is_some_and(|last| last.elapsed() < STILL_CONTENDED)
     }
 }
 
@@ -140,6 +143,8 @@ impl Ticket<'_> {
 impl Head {
     fn begin(&mut self) {
         self.splits = 0;
+        self.yielded = 0;
+        self.since = Some(Instant::now());
         // What was announced to its predecessors is not news for this one.
         while let Some(Ok(ring)) = self.watch.as_mut().map(|watch| watch.rings.try_recv()) {
             self.note(ring);
@@ -168,7 +173,7 @@ impl Head {
         key: &Key,
         left: Duration,
     ) -> Order {
-        if !queues.is_contended(key) {
+        if queues.contended.lately(key).is_none() {
             return Order::All;
         }
         let by = due_after(HEAR_FIRST);
@@ -185,7 +190,44 @@ impl Head {
             }
         }
         self.has_looked = self.listening.len() >= quorum.size();
-        self.wait_until_free(quorum, Duration::MAX, left, Some(due_after(NEWCOMER_AFTER))).await
+        let turn = Some((due_after(NEWCOMER_AFTER), Turn::Newcomer));
+        self.wait_until_free(queues, quorum, key, Duration::MAX, left, turn).await
+    }
+
+    /// Whether others wait for their turn, as far as this node knows.
+    async fn others_wait(&self, quorum: &Quorum, key: &Key, place: usize, until: Instant) -> bool {
+        let besides = u32::from(self.listening.contains(&place));
+        let question = Operation::Waiters { key: key.clone(), besides };
+        let limit = until.saturating_duration_since(Instant::now()).min(ASK_AT_MOST);
+        let said = Round::ask_one(quorum, place, question, limit).await;
+        matches!(said, NodeOutcome::Answered(Answer::Taken { .. }))
+    }
+
+    /// Looks whether others wait for their turn; then they have been called, or will be, and this one with
+    /// them. When it is to look again, if they do.
+    async fn let_others_go_first(
+        &mut self,
+        queues: &Queues,
+        quorum: &Quorum,
+        key: &Key,
+        place: usize,
+        end: Instant,
+    ) -> Option<(Instant, Turn)> {
+        let waited = queues.contended.lately(key).unwrap_or_default();
+        let until = self.since?.checked_add(waited.saturating_mul(2).min(YIELD_AT_MOST))?;
+        if Instant::now() >= until || !self.others_wait(quorum, key, place, end).await {
+            return None;
+        }
+        self.yielded = self.yielded.saturating_add(1);
+        let again = YIELD.random_delay(self.yielded, &quorum.entropy);
+        Some((due_after(again).min(until), Turn::Newcomer))
+    }
+
+    /// Its process has the lock.
+    pub(crate) fn got_in(&self, queues: &Queues, key: &Key) {
+        if let Some(since) = self.since {
+            queues.contended.note_wait(key, since.elapsed());
+        }
     }
 
     fn listen(&mut self, queues: &Queues, key: &Key) {
@@ -205,40 +247,52 @@ impl Head {
         nodes: &NodeReports,
         left: Duration,
     ) -> Order {
-        queues.note_contention(key);
+        queues.contended.note(key);
         self.listen(queues, key);
         let retry = if is_split(nodes) {
             self.splits = self.splits.saturating_add(1);
-            Some(due_after(SPLIT.random_delay(self.splits, &quorum.entropy)))
+            Some((due_after(SPLIT.random_delay(self.splits, &quorum.entropy)), Turn::Split))
         } else {
             self.splits = 0;
             None
         };
-        self.wait_until_free(quorum, free_after(nodes), left, retry).await
+        self.wait_until_free(queues, quorum, key, free_after(nodes), left, retry).await
     }
 
     /// Waits for a release, or until `free_after` by itself, or for its `turn`.
     async fn wait_until_free(
         &mut self,
+        queues: &Queues,
         quorum: &Quorum,
+        key: &Key,
         free_after: Duration,
         left: Duration,
-        turn: Option<Instant>,
+        mut turn: Option<(Instant, Turn)>,
     ) -> Order {
+        let end = due_after(left);
         let free_after = free_after.min(LOOK_AT_LATEST);
         let spread = quorum.entropy.percent().saturating_add(400);
         let free_after = free_after.saturating_mul(spread).checked_div(400).unwrap_or(free_after);
         let is_last = left <= free_after;
         let look = due_after(free_after.max(STAND_IN_AFTER).min(left));
         let first = quorum.first_voting();
-        let (mut turn, mut stands_at) = (turn, None);
         let mut heard: VecDeque<Release> = VecDeque::new();
         loop {
             let Some(watch) = &mut self.watch else { return Order::All };
             let ring = tokio::select! {
                 biased;
                 ring = watch.rings.recv() => ring,
-                () = at(turn) => return Order::First(stands_at.unwrap_or(first)),
+                turn_of = at(turn) => match turn_of {
+                    Turn::Split => return Order::First(first),
+                    Turn::StandIn { at } => return Order::First(at),
+                    Turn::Newcomer => match self.let_others_go_first(queues, quorum, key, first, end).await {
+                        None => return Order::First(first),
+                        again => {
+                            turn = again;
+                            continue;
+                        }
+                    },
+                },
                 // The last time: whoever reads why not wants to know it of every node.
                 () = sleep_until(look), if is_last => return Order::All,
                 () = sleep_until(look) => {
@@ -255,13 +309,12 @@ impl Head {
                     if !self.has_looked && self.listening.len() >= quorum.size() {
                         // What was released before that was not heard.
                         self.has_looked = true;
-                        return Order::First(first);
+                        turn.get_or_insert((Instant::now(), Turn::Newcomer));
                     }
                 }
                 // Called by one node only, and later than the one who is next.
                 Some(Ring::Free { node, rank: 1.., .. }) => {
-                    turn = Some(due_after(STAND_IN_AFTER));
-                    stands_at = Some(node);
+                    turn = Some((due_after(STAND_IN_AFTER), Turn::StandIn { at: node }));
                 }
                 Some(Ring::Free { node, owner, sharing, .. }) => {
                     // Where one process alone is called it may ask all at once.
@@ -323,11 +376,10 @@ fn free_after(nodes: &NodeReports) -> Duration {
     free.get(quorum).copied().unwrap_or(Duration::MAX)
 }
 
-async fn at(moment: Option<Instant>) {
-    match moment {
-        Some(moment) => sleep_until(moment).await,
-        None => std::future::pending().await,
-    }
+async fn at(turn: Option<(Instant, Turn)>) -> Turn {
+    let Some((moment, turn)) = turn else { return std::future::pending().await };
+    sleep_until(moment).await;
+    turn
 }
 
 #[cfg(test)]

@@ -154,20 +154,28 @@ async fn a_key_that_is_left_over_on_any_one_node_keeps_nobody_out() {
     }
 }
 
-#[tokio::test(start_paused = true)]
-async fn two_processes_take_turns() {
-    let cluster = SimCluster::new(3);
+/// Who got the lock, one after another, of so many processes that all want it again and again.
+async fn contend(processes: usize) -> Vec<usize> {
+    let cluster = SimCluster::new(5);
     let got_in = Arc::new(Mutex::new(Vec::new()));
     let mut tasks = Vec::new();
-    for number in 0..2 {
-        let (_, redlock) = process(&cluster).await;
+    for number in 0..processes {
+        let (client, redlock) = process(&cluster).await;
+        for node in 0..5 {
+            client.set_link(node, LinkFaults::latency(1, 2));
+        }
         let got_in = Arc::clone(&got_in);
         tasks.push(tokio::spawn(async move {
-            let end = Instant::now() + Duration::from_secs(2);
-            while Instant::now() < end {
+            let end = Instant::now() + Duration::from_secs(20);
+            for turn in 0.. {
+                if Instant::now() > end {
+                    break;
+                }
+                // They come back at any moment of the others' turns.
+                sleep(MS((turn * 7 + number as u64 * 3) % 11)).await;
                 let guard = redlock.acquire("r").await.unwrap();
                 got_in.lock().unwrap().push(number);
-                sleep(MS(5)).await;
+                sleep(MS(1)).await;
                 guard.release().await.unwrap();
             }
         }));
@@ -175,12 +183,27 @@ async fn two_processes_take_turns() {
     for task in tasks {
         task.await.unwrap();
     }
-    let got_in = got_in.lock().unwrap();
+    Arc::into_inner(got_in).unwrap().into_inner().unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_processes_take_turns() {
+    let got_in = contend(2).await;
     let (all, first) = (got_in.len(), got_in.iter().filter(|number| **number == 0).count());
-    assert!(all > 50, "{all}");
+    assert!(all > 500, "{all}");
     assert!(first * 5 >= all * 2 && first * 5 <= all * 3, "{first} of {all}");
     let changes = got_in.windows(2).filter(|pair| pair[0] != pair[1]).count();
     assert!(changes * 10 >= all * 8, "{changes} changes in {all}");
+}
+
+// Whoever comes or stands in while the lock changes hands does not take it from the one who was called.
+#[tokio::test(start_paused = true)]
+async fn ten_processes_take_turns() {
+    let got_in = contend(10).await;
+    let is_early = |turns: &&[usize]| turns[..7].contains(&turns[7]);
+    let early = got_in.windows(8).filter(is_early).count();
+    assert!(got_in.len() > 1_000, "{}", got_in.len());
+    assert!(early * 100 <= got_in.len(), "{early} of {} were early", got_in.len());
 }
 
 #[tokio::test(start_paused = true)]

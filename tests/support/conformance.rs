@@ -107,6 +107,7 @@ macro_rules! conformance_tests {
             a_dead_server_is_unreachable
             a_closed_link_leaves_no_client
             a_dropped_link_leaves_no_client
+            a_node_says_whether_others_wait
             a_listener_hears_whose_release_it_was_and_who_shares_its_seat
             a_release_calls_the_next_in_the_ring_and_one_to_stand_in
             a_listener_does_not_hear_what_was_released_before
@@ -784,6 +785,24 @@ async fn come_and_go_from(link: &Admitted<impl Link>, key: &str, seat: Seat) -> 
     assert_eq!(ask(link, acquire).await, Ok(Answer::Done));
     assert_eq!(ask(link, Operation::Release { key, owner, calls: 2 }).await, Ok(Answer::Done));
     owner
+}
+
+pub async fn a_node_says_whether_others_wait(world: &impl World) {
+    let link = connect(world).await;
+    let others = async |besides| {
+        let waiters = Operation::Waiters { key: Key::new(KEY), besides };
+        ask(&link, waiters).await.expect("answered") != Answer::Missing
+    };
+    assert!(!others(0).await, "nobody waits");
+    let mut first = listen(world).await;
+    assert!(others(0).await && !others(1).await);
+    let _second = listen_on(world, Seat::new(900)).await;
+    let mut of_another_key = listen_on(world, SEAT).await;
+    of_another_key.unwatch(&Key::new(KEY), SEAT).await.expect("unwatched");
+    of_another_key.watch(&Key::new("lock:b"), SEAT).await.expect("watched");
+    assert!(others(1).await && !others(2).await);
+    first.unwatch(&Key::new(KEY), SEAT).await.expect("unwatched");
+    assert!(others(0).await && !others(1).await);
 }
 
 pub async fn a_listener_hears_whose_release_it_was_and_who_shares_its_seat(world: &impl World) {

@@ -74,13 +74,18 @@ enum Subscribed {
 /// a release is heard. All names are the key's with as many characters more, so that no key's channel is
 /// another's.
 fn channels(key: &Key, seat: Seat) -> Vec<String> {
-    let (key, [a, b, c]) = (key.as_str(), seat.digits());
+    let [a, b, c] = seat.digits();
     vec![
-        format!("{key}/---"),
-        format!("{key}/{a}--"),
-        format!("{key}/{a}{b}-"),
-        format!("{key}/{a}{b}{c}"),
+        whole_ring(key),
+        format!("{}/{a}--", key.as_str()),
+        format!("{}/{a}{b}-", key.as_str()),
+        format!("{}/{a}{b}{c}", key.as_str()),
     ]
+}
+
+/// To which all subscribe who wait for this key.
+pub(super) fn whole_ring(key: &Key) -> String {
+    format!("{}/---", key.as_str())
 }
 
 /// How many characters a channel's name has after the key's.

@@ -19,6 +19,7 @@ mod request;
 
 pub use config::ConfigError;
 pub use listener::RedisListener;
+use listener::whole_ring;
 
 use std::{fmt, time::Duration};
 
@@ -262,6 +263,16 @@ fn send(
 /// taken for another's vote, so the connection is given up at the first sign of it.
 fn decode(value: &Value, asked: &Operation) -> Outcome {
     let answer = match (value, asked) {
+        (Value::Array(items), Operation::Waiters { key, besides }) => match items.as_slice() {
+            [channel, Value::Integer(count)]
+                if channel.as_str().is_some_and(|name| *name == *whole_ring(key)) =>
+            {
+                let others = *count > i64::from(*besides);
+                let (taken, missing) = (Answer::Taken { remaining: None }, Answer::Missing);
+                Some(if others { taken } else { missing })
+            }
+            _ => None,
+        },
         (Value::Array(items), asked) => match items.as_slice() {
             [Value::Integer(code), Value::Integer(ms), owner] if is_for(owner, asked) => {
                 if *code == script::NOT_ADMITTED {

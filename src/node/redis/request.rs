@@ -2,7 +2,7 @@
 
 use fred::types::Value;
 
-use super::RedisLink;
+use super::{RedisLink, listener::whole_ring};
 use crate::node::{Ballot, FleetKeys, Operation, SendAs, script::Script};
 
 impl RedisLink {
@@ -25,6 +25,9 @@ impl RedisLink {
             }
             Operation::Release { key, owner, calls } => {
                 (Script::Release, &self.digests.release, key, owner, u64::from(*calls))
+            }
+            Operation::Waiters { key, .. } => {
+                return Some(("PUBSUB", vec!["NUMSUB".into(), whole_ring(key).into()]));
             }
             Operation::Ping { nonce } => return Some(("PING", vec![nonce.to_string().into()])),
         };
@@ -64,7 +67,10 @@ fn vote(operation: &Operation, ballot: &Ballot) -> Option<(&'static str, Vec<Val
                 token.to_string(),
             ],
         ),
-        Operation::Extend { .. } | Operation::Release { .. } | Operation::Ping { .. } => {
+        Operation::Extend { .. }
+        | Operation::Release { .. }
+        | Operation::Waiters { .. }
+        | Operation::Ping { .. } => {
             return None;
         }
     };

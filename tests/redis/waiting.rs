@@ -270,9 +270,13 @@ async fn a_release_is_announced_only_to_those_who_listen() {
     let held = hold(&holder).await;
     let waiting = wait(&waiter);
     all_listen(&fleet, 1).await;
+    // On a busy machine one may have been asked too late to have it.
+    let on = fleet.iter().filter(|server| server.get(&key("r")).is_some()).count();
+    assert!(on >= 2, "{on}");
     held.release().await.unwrap();
     let _guard = waiting.await.unwrap();
-    eventually_async("one announcement on each", SOON, || announced() == 3).await;
+    let once = u64::try_from(on).unwrap();
+    eventually_async("one announcement on each", SOON, || announced() == once).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -12,6 +12,7 @@ use crate::{
 pub const LIMIT: Duration = Duration::from_secs(3);
 
 pub const P50: Metric = Metric::new("p50", "µs");
+pub const ACQUIRE: Metric = Metric::new("acquire p50", "µs");
 pub const P99: Metric = Metric::new("p99", "µs");
 pub const PAIRS: Metric = Metric::new("pairs a second", "");
 pub const CLIENT_CPU: Metric = Metric::new("client CPU for a pair", "µs");
@@ -22,6 +23,8 @@ pub const FAILED: Metric = Metric::new("failed or given up", "%");
 #[derive(Debug, Default)]
 pub struct Pairs {
     pub took: Vec<Duration>,
+    /// How much of it the acquisitions took.
+    pub acquiring: Vec<Duration>,
     pub failed: usize,
 }
 
@@ -44,7 +47,9 @@ impl Worker {
             let done = tokio::time::timeout(LIMIT, self.pair()).await;
             // What was given up took at least so long.
             pairs.took.push(started.elapsed());
-            if !matches!(done, Ok(Ok(()))) {
+            if let Ok(Ok(acquired)) = done {
+                pairs.acquiring.push(acquired - started);
+            } else {
                 pairs.failed += 1;
                 // The key may be left, and would be in the way of the next.
                 self.generation += 1;
@@ -55,9 +60,12 @@ impl Worker {
         }
     }
 
-    async fn pair(&self) -> Result<(), Failure> {
+    /// When it had the lock.
+    async fn pair(&self) -> Result<Instant, Failure> {
         let held = self.locker.try_acquire(&format!("{}-{}", self.name, self.generation)).await?;
-        self.locker.release(held).await
+        let acquired = Instant::now();
+        self.locker.release(held).await?;
+        Ok(acquired)
     }
 }
 
@@ -73,6 +81,7 @@ pub async fn repetition(
     let pairs = slice(locker, (tasks, time), servers).await;
     let mut add = |metric, sample| book.add(scenario, setting, metric, *kind, sample);
     add(P50, pairs.at(0.5));
+    add(ACQUIRE, quantile(&pairs.acquiring, 0.5).map_or(f64::NAN, micros));
     add(P99, pairs.at(0.99));
     add(PAIRS, pairs.good() / pairs.time.as_secs_f64());
     add(CLIENT_CPU, micros(pairs.client_cpu) / pairs.good());
@@ -88,6 +97,7 @@ pub async fn warm_up(locker: &Locker, tasks: usize) {
 struct Slice {
     /// In order of size.
     took: Vec<Duration>,
+    acquiring: Vec<Duration>,
     failed: usize,
     time: Duration,
     client_cpu: Duration,
@@ -122,12 +132,15 @@ async fn slice(locker: &Locker, (tasks, time): (usize, Duration), servers: &[u32
     for task in tasks {
         let pairs = task.await.expect("a task that ends");
         all.took.extend(pairs.took);
+        all.acquiring.extend(pairs.acquiring);
         all.failed += pairs.failed;
     }
     let time = started.elapsed();
     all.took.sort_unstable();
+    all.acquiring.sort_unstable();
     Slice {
         took: all.took,
+        acquiring: all.acquiring,
         failed: all.failed,
         time,
         client_cpu: cpu::of_self().saturating_sub(client_cpu),

@@ -67,6 +67,9 @@ pub fn all(book: &Book) -> Vec<Target> {
     add(text, over(&one, measure::P50, Kind::Floor), Limit::AtMost(1.15), "");
     let text = format!("{one}: p50 over that of rslock");
     add(text, over(&one, measure::P50, Kind::Rslock), Limit::AtMost(1.0), "");
+    let text = format!("{one}: p50 of acquire_fenced over that of acquire");
+    let fenced = over(&one, measure::ACQUIRE, Kind::Fenced).map(|ours| 1.0 / ours);
+    add(text, fenced, Limit::AtMost(1.1), "");
     let many = uncontended::setting(5, 64);
     let text = format!("{many}: pairs a second over those of rslock");
     add(text, over(&many, measure::PAIRS, Kind::Rslock), Limit::AtLeast(1.3), "");

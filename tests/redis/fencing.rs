@@ -98,7 +98,7 @@ async fn tokens_grow_from_one_holder_to_the_next_in_one_round() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_token_grows_also_when_the_counters_do_not_agree() {
     let fleet = Fleet::start(5);
-    let redlock = connect(builder(), &fleet).await;
+    let redlock = connect(builder().node_timeout(Duration::from_secs(1)), &fleet).await;
     let (mut last, mut raised) = (FencingToken::new(0), 0);
     // Each minority sleeps for a while, so that each majority has nodes that missed some.
     for frozen in [[3, 4], [0, 1], [1, 2], [0, 4], [2, 3], [0, 2]] {

@@ -48,7 +48,8 @@ impl LockGuard {
     /// How long the lock may still be relied on, from now. Zero once it is lost, and then for ever.
     ///
     /// What it said before a loss stays true, under the assumptions of mutual exclusion: the keys of a lost
-    /// lock go with its guard, or at the end that the holder was told.
+    /// lock go with its guard, or at the end that the holder was told. Only
+    /// [`shutdown`](crate::Redlock::shutdown) releases at once what is held.
     #[must_use]
     pub fn remaining(&self) -> Duration {
         self.watched.lease().remaining()

@@ -6,7 +6,7 @@
 //! Invariants:
 //!
 //! 1. Validity only moves forward, and never past the longest time that the lock may be held.
-//! 2. A lease ends once. After its end nothing is renewed or set again, and no call says "held".
+//! 2. A lease ends once. After its end no renewal or refill is begun, and no call says "held".
 //! 3. From its end on its release is owed to every node that may have its key. Only a lock that is lost
 //!    before the end of its validity keeps its keys until then, or until its holder gives it back: he may
 //!    rely on what he was told before, and nodes that forgot let nobody in yet.
@@ -58,7 +58,7 @@ struct State {
 #[derive(Debug)]
 struct End {
     lost: bool,
-    /// The release, until somebody waits for it.
+    /// The release, until somebody waits for it. None before the keys go: see the third invariant.
     releasing: Option<Round>,
 }
 
@@ -221,7 +221,8 @@ impl Lease {
         renewed
     }
 
-    /// Ends the lease if its validity has ended. Whether it has ended, by now or before.
+    /// Ends the lease if its validity has ended, and gives back what was lost before that. Whether it has
+    /// ended, by now or before.
     pub(crate) fn expire(&self) -> bool {
         let mut state = self.state();
         let ends_now = state.claim.now() >= state.valid_until && state.end_lease(true);

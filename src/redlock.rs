@@ -253,10 +253,7 @@ impl Redlock {
             attempts = attempts.saturating_add(1);
             let attempt = acquire::attempt(quorum, key.clone(), fence.clone(), terms, order);
             let mut error = match attempt.await {
-                Ok(granted) => {
-                    head.got_in(queues, key);
-                    return Ok(granted);
-                }
+                Ok(granted) => return Ok(granted),
                 Err(error) => error,
             };
             let waited = quorum.clock.now().since(called);

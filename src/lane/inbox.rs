@@ -51,6 +51,8 @@ impl Inbox {
 
     /// Waits until something has come. Cancel safe.
     pub(crate) async fn wait(&self) -> Vec<Reply> {
+        // As a channel does: who always has something to read lets other tasks have their turn.
+        tokio::task::consume_budget().await;
         loop {
             let replies = self.take();
             if !replies.is_empty() {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::{fencing_token::FencingToken, owner_id::OwnerId, resource::Key};
 
-/// One thing to do on one node, in one step: a script, except for `Ping`.
+/// One thing to do on one node, in one step: a script, except for `Waiters` and `Ping`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Operation {

@@ -14,25 +14,16 @@ use crate::resource::Key;
 const STILL_CONTENDED: Duration = Duration::from_secs(1);
 const MAX_CONTENDED: usize = 1_024;
 
+/// When somebody had to wait last, for each lock.
 #[derive(Debug, Default)]
-pub(super) struct Contended(Mutex<BTreeMap<Key, Contention>>);
+pub(super) struct Contended(Mutex<BTreeMap<Key, Instant>>);
 
-#[derive(Clone, Copy, Debug)]
-struct Contention {
-    /// When somebody had to wait last.
-    last: Instant,
-    /// How long it took until this process had the lock, the last time.
-    waited: Duration,
-}
-
-impl Contention {
-    fn is_over(&self) -> bool {
-        self.last.elapsed() >= STILL_CONTENDED
-    }
+fn is_over(last: &Instant) -> bool {
+    last.elapsed() >= STILL_CONTENDED
 }
 
 impl Contended {
-    fn all(&self) -> MutexGuard<'_, BTreeMap<Key, Contention>> {
+    fn all(&self) -> MutexGuard<'_, BTreeMap<Key, Instant>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -40,27 +31,17 @@ impl Contended {
     pub(super) fn note(&self, key: &Key) {
         let mut all = self.all();
         if all.len() >= MAX_CONTENDED {
-            all.retain(|_, contention| !contention.is_over());
+            all.retain(|_, last| !is_over(last));
             if all.len() >= MAX_CONTENDED {
                 all.clear();
             }
         }
-        let now = Instant::now();
-        all.entry(key.clone()).or_insert(Contention { last: now, waited: Duration::ZERO }).last =
-            now;
+        all.insert(key.clone(), Instant::now());
     }
 
-    /// This process has the lock, after so long.
-    pub(super) fn note_wait(&self, key: &Key, waited: Duration) {
-        if let Some(contention) = self.all().get_mut(key) {
-            contention.waited = waited;
-        }
-    }
-
-    /// How long this process had to wait for it the last time; `None` if nobody had to lately.
-    pub(super) fn lately(&self, key: &Key) -> Option<Duration> {
-        let all = self.all();
-        all.get(key).filter(|contention| !contention.is_over()).map(|contention| contention.waited)
+    /// Whether somebody had to wait for it lately.
+    pub(super) fn lately(&self, key: &Key) -> bool {
+        self.all().get(key).is_some_and(|last| !is_over(last))
     }
 }
 
@@ -71,16 +52,13 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn what_was_contended_is_remembered_for_a_second_and_not_without_bound() {
         let (contended, key) = (Contended::default(), Key::new("k"));
-        assert_eq!(contended.lately(&key), None);
-        contended.note_wait(&key, Duration::from_millis(5));
-        assert_eq!(contended.lately(&key), None, "nobody had to wait");
+        assert!(!contended.lately(&key));
         contended.note(&key);
-        assert_eq!(contended.lately(&key), Some(Duration::ZERO));
-        contended.note_wait(&key, Duration::from_millis(5));
+        assert!(contended.lately(&key));
         tokio::time::advance(Duration::from_millis(999)).await;
-        assert_eq!(contended.lately(&key), Some(Duration::from_millis(5)));
+        assert!(contended.lately(&key));
         tokio::time::advance(Duration::from_millis(1)).await;
-        assert_eq!(contended.lately(&key), None);
+        assert!(!contended.lately(&key));
         for number in 0..10_000 {
             contended.note(&Key::new(&number.to_string()));
         }

@@ -6,6 +6,7 @@
 //! of them is woken when it is its turn, however many wait.
 
 mod contended;
+mod signs;
 pub(crate) mod ear;
 
 use std::{
@@ -22,14 +23,15 @@ use tokio::{
 use self::{
     contended::Contended,
     ear::{Ears, Ring, Watch},
+    signs::{Release, announced, free_after, is_split},
 };
 use crate::{
     backoff::Backoff,
     clock::due_after,
     error::{NodeOutcome, NodeReports},
-    node::{Answer, NodeFailure, Operation},
+    node::{Answer, Operation},
     owner_id::{OwnerId, Seat},
-    quorum::{Quorum, acquire::Order, round::Round, tally},
+    quorum::{Quorum, acquire::Order, round::Round},
     resource::Key,
 };
 
@@ -43,13 +45,11 @@ const NEWCOMER_AFTER: Duration = Duration::from_millis(4);
 const SPLIT: Backoff = Backoff { first: Duration::from_millis(2), cap: Duration::from_millis(200) };
 /// After one who was not called has let others go first, how soon it looks again whether they are there.
 const YIELD: Backoff = Backoff { first: Duration::from_millis(4), cap: Duration::from_millis(128) };
-/// For how long it does so at most: others may be as new and let this one go first. And not for longer
-/// than twice the time that it had to wait the last time: by then it is called if the lock goes round.
-const YIELD_AT_MOST: Duration = Duration::from_millis(250);
+/// How often at most it sees a lock that nobody has, and waits all the same: those who wait may be as new
+/// and let this one go first. While a lock goes round it is mostly held at one of so many looks.
+const MAX_YIELDS: u32 = 3;
 /// How long it takes at most to ask for them.
-const ASK_AT_MOST: Duration = Duration::from_millis(50);
-/// How many releases that it hears of at the same time a head can tell apart.
-const MAX_HEARD: usize = 8;
+const ASK_AT_MOST: Duration = Duration::from_millis(20);
 
 /// How long a head waits to hear that it will hear, before it tries.
 const HEAR_FIRST: Duration = Duration::from_millis(5);
@@ -82,10 +82,10 @@ pub(crate) struct Head {
     looks: usize,
     /// Votes that were split, in a row.
     splits: u32,
-    /// When its turn in this process came.
-    since: Option<Instant>,
-    /// How often it has let others go first since then.
+    /// How often it has let others go first, since its turn in this process came.
     yielded: u32,
+    /// The releases since then that called it.
+    heard: VecDeque<Release>,
 }
 
 /// Why a head tries that was not called to be the next.
@@ -99,12 +99,17 @@ enum Turn {
     Newcomer,
 }
 
-/// A release that calls this process first.
-#[derive(Clone, Debug)]
-struct Release {
-    owner: OwnerId,
-    /// The nodes that announced it.
-    on: BTreeSet<usize>,
+/// What one who was not called sees.
+#[derive(Clone, Copy, Debug)]
+enum Sight {
+    /// Nobody else waits.
+    Nobody,
+    /// Others wait, and somebody has it, for so long.
+    Held { remaining: Option<Duration> },
+    /// Others wait, and nobody has it: it is on its way to one of them, or they are as new.
+    Passing,
+    /// The node does not say.
+    Unknown,
 }
 
 impl Queues {
@@ -144,15 +149,16 @@ impl Head {
     fn begin(&mut self) {
         self.splits = 0;
         self.yielded = 0;
-        self.since = Some(Instant::now());
-        // What was announced to its predecessors is not news for this one.
         while let Some(Ok(ring)) = self.watch.as_mut().map(|watch| watch.rings.try_recv()) {
             self.note(ring);
         }
+        // What was announced to its predecessors is not news for this one.
+        self.heard.clear();
     }
 
-    /// Whose announcements are heard.
-    fn note(&mut self, ring: Ring) {
+    /// Whose announcements are heard, and whether a majority has called it to be the next: then, how many
+    /// share its seat.
+    fn note(&mut self, ring: Ring) -> Option<(usize, u32)> {
         match ring {
             Ring::Listening { node } => {
                 self.listening.insert(node);
@@ -160,8 +166,12 @@ impl Head {
             Ring::Deaf { node } => {
                 self.listening.remove(&node);
             }
+            Ring::Free { node, owner, rank: 0, sharing } => {
+                return Some((announced(&mut self.heard, owner, node), sharing));
+            }
             Ring::Free { .. } => {}
         }
+        None
     }
 
     /// How to try first: where others have been contending, listen before, let those go first who
@@ -173,7 +183,7 @@ impl Head {
         key: &Key,
         left: Duration,
     ) -> Order {
-        if queues.contended.lately(key).is_none() {
+        if !queues.contended.lately(key) {
             return Order::All;
         }
         let by = due_after(HEAR_FIRST);
@@ -182,9 +192,10 @@ impl Head {
             let Some(watch) = &mut self.watch else { break };
             tokio::select! {
                 biased;
-                ring = watch.rings.recv() => match ring {
-                    Some(ring) => self.note(ring),
+                ring = watch.rings.recv() => match ring.map(|ring| self.note(ring)) {
                     None => break,
+                    Some(Some((nodes, 0..=1))) if nodes == quorum.size() => return Order::All,
+                    Some(_) => {}
                 },
                 () = sleep_until(by) => break,
             }
@@ -194,39 +205,23 @@ impl Head {
         self.wait_until_free(queues, quorum, key, Duration::MAX, left, turn).await
     }
 
-    /// Whether others wait for their turn, as far as this node knows.
-    async fn others_wait(&self, quorum: &Quorum, key: &Key, place: usize, until: Instant) -> bool {
+    /// What one who was not called sees of the lock on one node.
+    async fn look_round(&self, quorum: &Quorum, key: &Key, place: usize, end: Instant) -> Sight {
+        let limit = end.saturating_duration_since(Instant::now()).min(ASK_AT_MOST);
         let besides = u32::from(self.listening.contains(&place));
-        let question = Operation::Waiters { key: key.clone(), besides };
-        let limit = until.saturating_duration_since(Instant::now()).min(ASK_AT_MOST);
-        let said = Round::ask_one(quorum, place, question, limit).await;
-        matches!(said, NodeOutcome::Answered(Answer::Taken { .. }))
-    }
-
-    /// Looks whether others wait for their turn; then they have been called, or will be, and this one with
-    /// them. When it is to look again, if they do.
-    async fn let_others_go_first(
-        &mut self,
-        queues: &Queues,
-        quorum: &Quorum,
-        key: &Key,
-        place: usize,
-        end: Instant,
-    ) -> Option<(Instant, Turn)> {
-        let waited = queues.contended.lately(key).unwrap_or_default();
-        let until = self.since?.checked_add(waited.saturating_mul(2).min(YIELD_AT_MOST))?;
-        if Instant::now() >= until || !self.others_wait(quorum, key, place, end).await {
-            return None;
+        let waiters = Operation::Waiters { key: key.clone(), besides };
+        match Round::ask_one(quorum, place, waiters, limit).await {
+            NodeOutcome::Answered(Answer::Taken { .. }) => {}
+            NodeOutcome::Answered(_) => return Sight::Nobody,
+            NodeOutcome::Pending | NodeOutcome::Failed(_) => return Sight::Unknown,
         }
-        self.yielded = self.yielded.saturating_add(1);
-        let again = YIELD.random_delay(self.yielded, &quorum.entropy);
-        Some((due_after(again).min(until), Turn::Newcomer))
-    }
-
-    /// Its process has the lock.
-    pub(crate) fn got_in(&self, queues: &Queues, key: &Key) {
-        if let Some(since) = self.since {
-            queues.contended.note_wait(key, since.elapsed());
+        // To extend what it does not have changes nothing, and tells who has it.
+        let owner = OwnerId::from_entropy(&quorum.entropy, quorum.seat);
+        let whose = Operation::Extend { key: key.clone(), owner, ttl_ms: 1 };
+        match Round::ask_one(quorum, place, whose, limit).await {
+            NodeOutcome::Answered(Answer::Taken { remaining }) => Sight::Held { remaining },
+            NodeOutcome::Answered(_) => Sight::Passing,
+            NodeOutcome::Pending | NodeOutcome::Failed(_) => Sight::Unknown,
         }
     }
 
@@ -270,13 +265,8 @@ impl Head {
         mut turn: Option<(Instant, Turn)>,
     ) -> Order {
         let end = due_after(left);
-        let free_after = free_after.min(LOOK_AT_LATEST);
-        let spread = quorum.entropy.percent().saturating_add(400);
-        let free_after = free_after.saturating_mul(spread).checked_div(400).unwrap_or(free_after);
-        let is_last = left <= free_after;
-        let look = due_after(free_after.max(STAND_IN_AFTER).min(left));
+        let (mut look, mut is_last) = look_at(quorum, free_after, end);
         let first = quorum.first_voting();
-        let mut heard: VecDeque<Release> = VecDeque::new();
         loop {
             let Some(watch) = &mut self.watch else { return Order::All };
             let ring = tokio::select! {
@@ -285,155 +275,82 @@ impl Head {
                 turn_of = at(turn) => match turn_of {
                     Turn::Split => return Order::First(first),
                     Turn::StandIn { at } => return Order::First(at),
-                    Turn::Newcomer => match self.let_others_go_first(queues, quorum, key, first, end).await {
-                        None => return Order::First(first),
-                        again => {
-                            turn = again;
-                            continue;
+                    Turn::Newcomer => {
+                        // Who cannot hear is not called either.
+                        let can_hear = self.listening.len() >= quorum.size();
+                        let sight = if can_hear {
+                            self.look_round(quorum, key, first, end).await
+                        } else {
+                            Sight::Nobody
+                        };
+                        turn = None;
+                        match sight {
+                            _ if Instant::now() >= end => return Order::All,
+                            Sight::Nobody => return Order::First(first),
+                            Sight::Unknown => return self.another(quorum, first),
+                            Sight::Held { remaining } => {
+                                queues.contended.note(key);
+                                let free_after = remaining.unwrap_or(Duration::MAX);
+                                (look, is_last) = look_at(quorum, free_after, end);
+                            }
+                            Sight::Passing => {
+                                queues.contended.note(key);
+                                self.yielded = self.yielded.saturating_add(1);
+                                if self.yielded >= MAX_YIELDS {
+                                    return Order::First(first);
+                                }
+                                let again = YIELD.random_delay(self.yielded, &quorum.entropy);
+                                turn = Some((due_after(again), Turn::Newcomer));
+                            }
                         }
-                    },
+                        continue;
+                    }
                 },
                 // The last time: whoever reads why not wants to know it of every node.
                 () = sleep_until(look), if is_last => return Order::All,
-                () = sleep_until(look) => {
-                    // Another one each time: one node with something left over keeps nobody out.
-                    self.looks = self.looks.wrapping_add(1);
-                    return Order::First(quorum.voting_after(first, self.looks));
-                }
+                () = sleep_until(look) => return self.another(quorum, first),
             };
             match ring {
                 // The ears are closed, and so is the rest.
                 None => return Order::All,
-                Some(ring @ (Ring::Listening { .. } | Ring::Deaf { .. })) => {
-                    self.note(ring);
-                    if !self.has_looked && self.listening.len() >= quorum.size() {
-                        // What was released before that was not heard.
-                        self.has_looked = true;
-                        turn.get_or_insert((Instant::now(), Turn::Newcomer));
-                    }
-                }
                 // Called by one node only, and later than the one who is next.
                 Some(Ring::Free { node, rank: 1.., .. }) => {
                     turn = Some((due_after(STAND_IN_AFTER), Turn::StandIn { at: node }));
                 }
-                Some(Ring::Free { node, owner, sharing, .. }) => {
-                    // Where one process alone is called it may ask all at once.
-                    if announced(&mut heard, owner, node) == quorum.size() {
+                Some(ring) => match self.note(ring) {
+                    Some((nodes, sharing)) if nodes == quorum.size() => {
+                        // Where one process alone is called it may ask all at once.
                         return if sharing <= 1 { Order::All } else { Order::First(first) };
                     }
-                }
+                    _ if !self.has_looked && self.listening.len() >= quorum.size() => {
+                        // What was released before that was not heard.
+                        self.has_looked = true;
+                        turn.get_or_insert((Instant::now(), Turn::Newcomer));
+                    }
+                    _ => {}
+                },
             }
         }
     }
-}
 
-/// By how many nodes this owner's release has been announced, with this one.
-fn announced(heard: &mut VecDeque<Release>, owner: OwnerId, node: usize) -> usize {
-    let known = heard.iter().position(|release| release.owner == owner);
-    let known = known.and_then(|place| heard.remove(place));
-    let mut release = known.unwrap_or(Release { owner, on: BTreeSet::new() });
-    release.on.insert(node);
-    let nodes = release.on.len();
-    heard.push_back(release);
-    if heard.len() > MAX_HEARD {
-        heard.pop_front();
+    /// Another node first each time: one node with something left over keeps nobody out.
+    fn another(&mut self, quorum: &Quorum, first: usize) -> Order {
+        self.looks = self.looks.wrapping_add(1);
+        Order::First(quorum.voting_after(first, self.looks))
     }
-    nodes
 }
 
-/// Whether nobody can have been granted: too few nodes said that they are another's. Nodes that were not
-/// asked are likely to be as the one that refused.
-fn is_split(nodes: &NodeReports) -> bool {
-    let is_taken = |outcome: &NodeOutcome| {
-        matches!(
-            outcome,
-            NodeOutcome::Answered(Answer::Taken { .. })
-                | NodeOutcome::Failed(NodeFailure::NotAsked)
-        )
-    };
-    let taken = nodes.iter().filter(|report| is_taken(&report.outcome)).count();
-    taken < tally::quorum(nodes.iter().count())
-}
-
-/// When a quorum of nodes is likely to be free, by what they said. Nodes that were not asked, because
-/// one had refused before, are likely to be as that one.
-fn free_after(nodes: &NodeReports) -> Duration {
-    let of_one = |outcome: &NodeOutcome| match outcome {
-        NodeOutcome::Answered(Answer::Taken { remaining }) => {
-            Some(remaining.unwrap_or(Duration::MAX))
-        }
-        NodeOutcome::Answered(Answer::Done | Answer::Counted(_) | Answer::Missing) => {
-            Some(Duration::ZERO)
-        }
-        NodeOutcome::Failed(NodeFailure::NotAsked) => None,
-        NodeOutcome::Pending | NodeOutcome::Failed(_) => Some(Duration::MAX),
-    };
-    let answers = nodes.iter().map(|report| of_one(&report.outcome));
-    let likely = answers.clone().flatten().max().unwrap_or(Duration::MAX);
-    let mut free: Vec<Duration> = answers.map(|after| after.unwrap_or(likely)).collect();
-    free.sort_unstable();
-    let quorum = tally::quorum(free.len()).saturating_sub(1);
-    free.get(quorum).copied().unwrap_or(Duration::MAX)
+/// When a head looks by itself, and whether that is the last time.
+fn look_at(quorum: &Quorum, free_after: Duration, end: Instant) -> (Instant, bool) {
+    let free_after = free_after.min(LOOK_AT_LATEST);
+    let spread = quorum.entropy.percent().saturating_add(400);
+    let free_after = free_after.saturating_mul(spread).checked_div(400).unwrap_or(free_after);
+    let look = due_after(free_after.max(STAND_IN_AFTER));
+    (look.min(end), end <= due_after(free_after))
 }
 
 async fn at(turn: Option<(Instant, Turn)>) -> Turn {
     let Some((moment, turn)) = turn else { return std::future::pending().await };
     sleep_until(moment).await;
     turn
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{error::NodeReport, node::NodeName};
-
-    const MS: fn(u64) -> Duration = Duration::from_millis;
-
-    fn reports(outcomes: &[NodeOutcome]) -> NodeReports {
-        let report = |outcome: &NodeOutcome| NodeReport {
-            node: NodeName::new("n"),
-            outcome: outcome.clone(),
-        };
-        NodeReports(outcomes.iter().map(report).collect())
-    }
-
-    fn taken(ms: u64) -> NodeOutcome {
-        NodeOutcome::Answered(Answer::Taken { remaining: Some(MS(ms)) })
-    }
-
-    #[test]
-    fn a_quorum_is_free_when_the_last_node_that_it_takes_is() {
-        let done = NodeOutcome::Answered(Answer::Done);
-        let down = NodeOutcome::Failed(NodeFailure::Unresponsive);
-        assert_eq!(free_after(&reports(&[taken(300), taken(100), taken(200)])), MS(200));
-        assert_eq!(free_after(&reports(&[taken(300), done.clone(), done])), MS(0));
-        assert_eq!(free_after(&reports(&[taken(300), taken(100), down.clone()])), MS(300));
-        assert_eq!(free_after(&reports(&[taken(300), down.clone(), down])), Duration::MAX);
-        let not_asked = NodeOutcome::Failed(NodeFailure::NotAsked);
-        assert_eq!(free_after(&reports(&[not_asked.clone(), taken(20), not_asked])), MS(20));
-    }
-
-    #[test]
-    fn a_vote_is_split_when_nobody_can_have_a_majority() {
-        let done = NodeOutcome::Answered(Answer::Done);
-        let down = NodeOutcome::Failed(NodeFailure::Unresponsive);
-        let not_asked = NodeOutcome::Failed(NodeFailure::NotAsked);
-        assert!(is_split(&reports(&[taken(1), done.clone(), down.clone()])));
-        assert!(is_split(&reports(&[taken(1), taken(1), done.clone(), done.clone(), down])));
-        assert!(!is_split(&reports(&[taken(1), taken(1), done])));
-        assert!(!is_split(&reports(&[taken(1), not_asked.clone(), not_asked])));
-    }
-
-    #[test]
-    fn releases_are_told_apart_and_not_remembered_for_ever() {
-        let mut heard = VecDeque::new();
-        let owners: Vec<OwnerId> = (0..100).map(|_| OwnerId::random()).collect();
-        for owner in &owners {
-            assert_eq!(announced(&mut heard, *owner, 1), 1);
-            assert_eq!(announced(&mut heard, *owner, 1), 1);
-            assert_eq!(announced(&mut heard, *owner, 2), 2);
-        }
-        assert_eq!(heard.len(), MAX_HEARD);
-        assert!(heard.iter().all(|release| release.on.len() == 2));
-    }
 }

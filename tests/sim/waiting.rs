@@ -206,6 +206,34 @@ async fn ten_processes_take_turns() {
     assert!(early * 100 <= got_in.len(), "{early} of {} were early", got_in.len());
 }
 
+// Those who come let each other go first, but not for long when nobody has the lock.
+#[tokio::test(start_paused = true)]
+async fn who_comes_together_to_a_lock_that_was_contended_gets_it_soon() {
+    for processes in [2, 5] {
+        let cluster = SimCluster::new(5);
+        let mut clients = Vec::new();
+        for _ in 0..processes {
+            clients.push(process(&cluster).await.1);
+        }
+        for round in 0..5 {
+            let come = clients.iter().map(|redlock| async {
+                let came = Instant::now();
+                let guard = redlock.acquire("r").await.unwrap();
+                let waited = came.elapsed();
+                sleep(MS(1)).await;
+                guard.release().await.unwrap();
+                waited
+            });
+            let mut waited = futures::future::join_all(come).await;
+            waited.sort_unstable();
+            assert!(waited[0] < MS(40), "round {round} of {processes}: {waited:?}");
+            assert!(waited.iter().all(|waited| *waited < MS(150)), "{processes}: {waited:?}");
+            // Not for so long that the contention is forgotten.
+            sleep(MS(300)).await;
+        }
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn shutting_down_ends_those_who_wait_at_once() {
     let cluster = SimCluster::new(3);

@@ -101,7 +101,7 @@ enum Turn {
 
 /// What one who was not called sees.
 #[derive(Clone, Copy, Debug)]
-enum Sight {
+enum Glance {
     /// Nobody else waits.
     Nobody,
     /// Others wait, and somebody has it, for so long.
@@ -156,8 +156,8 @@ impl Head {
         self.heard.clear();
     }
 
-    /// Whose announcements are heard, and whether a majority has called it to be the next: then, how many
-    /// share its seat.
+    /// Notes whose announcements are heard; and of a release that calls this process to be the next by how
+    /// many nodes it has been announced, and how many share the seat.
     fn note(&mut self, ring: Ring) -> Option<(usize, u32)> {
         match ring {
             Ring::Listening { node } => {
@@ -206,22 +206,22 @@ impl Head {
     }
 
     /// What one who was not called sees of the lock on one node.
-    async fn look_round(&self, quorum: &Quorum, key: &Key, place: usize, end: Instant) -> Sight {
+    async fn look_round(&self, quorum: &Quorum, key: &Key, place: usize, end: Instant) -> Glance {
         let limit = end.saturating_duration_since(Instant::now()).min(ASK_AT_MOST);
         let besides = u32::from(self.listening.contains(&place));
         let waiters = Operation::Waiters { key: key.clone(), besides };
         match Round::ask_one(quorum, place, waiters, limit).await {
             NodeOutcome::Answered(Answer::Taken { .. }) => {}
-            NodeOutcome::Answered(_) => return Sight::Nobody,
-            NodeOutcome::Pending | NodeOutcome::Failed(_) => return Sight::Unknown,
+            NodeOutcome::Answered(_) => return Glance::Nobody,
+            NodeOutcome::Pending | NodeOutcome::Failed(_) => return Glance::Unknown,
         }
         // To extend what it does not have changes nothing, and tells who has it.
         let owner = OwnerId::from_entropy(&quorum.entropy, quorum.seat);
         let whose = Operation::Extend { key: key.clone(), owner, ttl_ms: 1 };
         match Round::ask_one(quorum, place, whose, limit).await {
-            NodeOutcome::Answered(Answer::Taken { remaining }) => Sight::Held { remaining },
-            NodeOutcome::Answered(_) => Sight::Passing,
-            NodeOutcome::Pending | NodeOutcome::Failed(_) => Sight::Unknown,
+            NodeOutcome::Answered(Answer::Taken { remaining }) => Glance::Held { remaining },
+            NodeOutcome::Answered(_) => Glance::Passing,
+            NodeOutcome::Pending | NodeOutcome::Failed(_) => Glance::Unknown,
         }
     }
 
@@ -278,22 +278,22 @@ impl Head {
                     Turn::Newcomer => {
                         // Who cannot hear is not called either.
                         let can_hear = self.listening.len() >= quorum.size();
-                        let sight = if can_hear {
+                        let glance = if can_hear {
                             self.look_round(quorum, key, first, end).await
                         } else {
-                            Sight::Nobody
+                            Glance::Nobody
                         };
                         turn = None;
-                        match sight {
+                        match glance {
                             _ if Instant::now() >= end => return Order::All,
-                            Sight::Nobody => return Order::First(first),
-                            Sight::Unknown => return self.another(quorum, first),
-                            Sight::Held { remaining } => {
+                            Glance::Nobody => return Order::First(first),
+                            Glance::Unknown => return self.another(quorum, first),
+                            Glance::Held { remaining } => {
                                 queues.contended.note(key);
                                 let free_after = remaining.unwrap_or(Duration::MAX);
                                 (look, is_last) = look_at(quorum, free_after, end);
                             }
-                            Sight::Passing => {
+                            Glance::Passing => {
                                 queues.contended.note(key);
                                 self.yielded = self.yielded.saturating_add(1);
                                 if self.yielded >= MAX_YIELDS {

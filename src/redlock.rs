@@ -223,7 +223,7 @@ impl Redlock {
         } else {
             let called = quorum.clock.now();
             let ticket = self.inner.queues.enter(&key);
-            let Ok(Some(head)) = timeout(terms.wait, ticket.turn()).await else {
+            let Ok(Some(head)) = timeout(terms.wait, ticket.turn(quorum)).await else {
                 return Err(self.never_had_its_turn(called));
             };
             Box::pin(self.acquire_in_turn(head, called, &key, fence, *terms)).await?

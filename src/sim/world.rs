@@ -136,7 +136,7 @@ impl World {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Looks at or changes the world, and has the driver look at it again.
+    /// Looks at or changes the world, and wakes the driver if something is due before it looks by itself.
     pub(super) fn with<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
         let mut state = self.lock();
         let changed = change(&mut state);

@@ -44,7 +44,7 @@ const NEWCOMER_AFTER: Duration = Duration::from_millis(4);
 /// After a split vote, in which nobody can have been granted.
 const SPLIT: Backoff = Backoff { first: Duration::from_millis(2), cap: Duration::from_millis(200) };
 /// After one who was not called has let others go first, how soon it looks again whether they are there.
-const YIELD: Backoff = Backoff { first: Duration::from_millis(4), cap: Duration::from_millis(128) };
+const YIELD: Backoff = Backoff { first: Duration::from_millis(4), cap: Duration::from_millis(8) };
 /// How often at most it sees a lock that nobody has, and waits all the same: those who wait may be as new
 /// and let this one go first. While a lock goes round it is mostly held at one of so many looks.
 const MAX_YIELDS: u32 = 3;
@@ -138,27 +138,27 @@ impl Drop for Ticket<'_> {
 
 impl Ticket<'_> {
     /// Waits until all who came before have had their turn. Cancel safe: the turn passes on.
-    pub(crate) async fn turn(&self) -> Option<OwnedMutexGuard<Head>> {
+    pub(crate) async fn turn(&self, quorum: &Quorum) -> Option<OwnedMutexGuard<Head>> {
         let mut head = Arc::clone(self.queue.as_ref()?).lock_owned().await;
-        head.begin();
+        head.begin(quorum);
         Some(head)
     }
 }
 
 impl Head {
-    fn begin(&mut self) {
+    fn begin(&mut self, quorum: &Quorum) {
         self.splits = 0;
         self.yielded = 0;
         while let Some(Ok(ring)) = self.watch.as_mut().map(|watch| watch.rings.try_recv()) {
-            self.note(ring);
+            self.note(ring, quorum);
         }
         // What was announced to its predecessors is not news for this one.
         self.heard.clear();
     }
 
-    /// Notes whose announcements are heard; and of a release that calls this process to be the next by how
-    /// many nodes it has been announced, and how many share the seat.
-    fn note(&mut self, ring: Ring) -> Option<(usize, u32)> {
+    /// Notes whose announcements are heard, and how to try if by this a majority has announced the same
+    /// release, which calls this process to be the next.
+    fn note(&mut self, ring: Ring, quorum: &Quorum) -> Option<Order> {
         match ring {
             Ring::Listening { node } => {
                 self.listening.insert(node);
@@ -167,7 +167,11 @@ impl Head {
                 self.listening.remove(&node);
             }
             Ring::Free { node, owner, rank: 0, sharing } => {
-                return Some((announced(&mut self.heard, owner, node), sharing));
+                let is_called = announced(&mut self.heard, owner, node) == quorum.size();
+                // Where one process alone is called it may ask all at once.
+                let alone =
+                    if sharing <= 1 { Order::All } else { Order::First(quorum.first_voting()) };
+                return is_called.then_some(alone);
             }
             Ring::Free { .. } => {}
         }
@@ -192,10 +196,10 @@ impl Head {
             let Some(watch) = &mut self.watch else { break };
             tokio::select! {
                 biased;
-                ring = watch.rings.recv() => match ring.map(|ring| self.note(ring)) {
+                ring = watch.rings.recv() => match ring.map(|ring| self.note(ring, quorum)) {
                     None => break,
-                    Some(Some((nodes, 0..=1))) if nodes == quorum.size() => return Order::All,
-                    Some(_) => {}
+                    Some(Some(called)) => return called,
+                    Some(None) => {}
                 },
                 () = sleep_until(by) => break,
             }
@@ -317,17 +321,14 @@ impl Head {
                 Some(Ring::Free { node, rank: 1.., .. }) => {
                     turn = Some((due_after(STAND_IN_AFTER), Turn::StandIn { at: node }));
                 }
-                Some(ring) => match self.note(ring) {
-                    Some((nodes, sharing)) if nodes == quorum.size() => {
-                        // Where one process alone is called it may ask all at once.
-                        return if sharing <= 1 { Order::All } else { Order::First(first) };
-                    }
-                    _ if !self.has_looked && self.listening.len() >= quorum.size() => {
+                Some(ring) => match self.note(ring, quorum) {
+                    Some(called) => return called,
+                    None if !self.has_looked && self.listening.len() >= quorum.size() => {
                         // What was released before that was not heard.
                         self.has_looked = true;
                         turn.get_or_insert((Instant::now(), Turn::Newcomer));
                     }
-                    _ => {}
+                    None => {}
                 },
             }
         }

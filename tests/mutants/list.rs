@@ -507,7 +507,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         name: "turn_not_passed_on",
         rule: "a waiter whose queue is empty leaves nothing behind for the next",
         file: "src/wait/mod.rs",
-        text: "        head.begin();
+        text: "        head.begin(quorum);
         Some(head)",
         instead: "        std::mem::forget(head);
         None",

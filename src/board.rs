@@ -40,9 +40,9 @@ impl Board {
         &self.fleet.keys
     }
 
-    /// What a node is asked with that has the marker of this id.
-    pub(crate) fn ballot(&self, mark: &str) -> Ballot {
-        Ballot::new(self.fleet.keys.clone(), mark, &self.fleet.members)
+    /// What a node is asked with that has the marker of this id and with this floor.
+    pub(crate) fn ballot(&self, mark: &str, floor: u64) -> Ballot {
+        Ballot::new(self.fleet.keys.clone(), mark, &self.fleet.members, floor)
     }
 
     /// Whether another node needs to know what this one has granted by now.
@@ -114,10 +114,10 @@ impl Board {
     }
 
     /// A marker has been written on a node, and else it is as it was seen.
-    pub(crate) fn note_marker(&self, place: usize, marker: &Marker, floor: Option<u64>) {
+    pub(crate) fn note_marker(&self, place: usize, marker: &Marker) {
         let seen = self.sight().nodes.get(place).cloned().flatten();
         if let Some(Seen { facts, asked_at, .. }) = seen {
-            let max = facts.max.max(floor);
+            let max = facts.max.map(|max| max.max(marker.floor));
             let facts = Facts { marker: Some(marker.to_string()), max, ..facts };
             self.note(place, facts, asked_at, false);
         }
@@ -164,10 +164,11 @@ impl Board {
         &self,
         place: usize,
         state: MarkState,
+        floor: Option<u64>,
     ) -> Option<(Option<String>, Marker)> {
         let id = format!("{:032x}", self.entropy.bits());
         let sight = self.sight();
         let seen = sight.nodes.get(place)?.as_ref()?.facts.marker.clone();
-        Some((seen, self.fleet.new_marker(place, &sight, state, id)?))
+        Some((seen, self.fleet.new_marker(place, &sight, (state, floor), id)?))
     }
 }

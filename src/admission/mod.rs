@@ -96,8 +96,8 @@ pub(crate) enum Verdict {
     Unknown,
     /// It cannot be a node, until somebody changes something.
     Refused(Refusal),
-    /// It votes, with the marker of this id.
-    Vote { mark: String },
+    /// It votes, with the marker of this id and with this floor.
+    Vote { mark: String, floor: u64 },
     /// Its wait begins: a waiting marker has to be written.
     Mark,
     /// It waits.
@@ -216,7 +216,7 @@ impl Fleet {
                     // The scripts were flushed, and nothing else.
                     return Verdict::Admit { floor: None };
                 }
-                Verdict::Vote { mark: marker.id.clone() }
+                Verdict::Vote { mark: marker.id.clone(), floor: marker.floor }
             }
             MarkState::Admitted if is_of_node && self.trusts_durability && facts.is_durable => {
                 Verdict::Admit { floor: None }
@@ -365,13 +365,17 @@ impl Fleet {
         &self,
         place: usize,
         sight: &Sight,
-        state: MarkState,
+        (state, floor): (MarkState, Option<u64>),
         id: String,
     ) -> Option<Marker> {
+        let seen = sight.nodes.get(place)?.as_ref()?;
+        let before = seen.marker.as_ref().map(|marker| marker.floor);
         Some(Marker {
             id,
             state,
-            run_id: sight.nodes.get(place)?.as_ref()?.facts.run_id.clone(),
+            // It never falls as long as anything is remembered of it.
+            floor: floor.max(before).unwrap_or(0),
+            run_id: seen.facts.run_id.clone(),
             node: self.names.get(place)?.clone(),
             members: self.members.clone(),
             max_ttl_ms: millis(self.fleet_max_ttl(sight)),

@@ -7,7 +7,7 @@
 //! | lock | that of the lock | whose lock it is |
 //! | fence | an idle ttl | the resource's counter; missing: as good as `max` |
 //! | max | none | the largest number of any resource on this node |
-//! | floor | none | what the node was admitted with: it grants only above it |
+//! | the floor, in the marker | none | what the node was admitted with: it grants only above it |
 //!
 //! Invariants:
 //!

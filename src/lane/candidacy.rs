@@ -63,8 +63,8 @@ pub(super) struct Candidacy {
     news: Arc<Notify>,
     /// The id of a marker of which the node does not know the script.
     forgot_script: Option<String>,
-    /// The marker that is on its way, and the floor that goes with it.
-    writing: Option<(Marker, Option<u64>)>,
+    /// The marker that is on its way.
+    writing: Option<Marker>,
     step: Option<BoxFuture<'static, Step>>,
     /// When the last look was asked for.
     asked_at: Moment,
@@ -179,8 +179,8 @@ impl Candidacy {
 
     /// The marker has been written, and nothing else has changed since the look.
     pub(super) fn marked(&mut self) {
-        if let Some((marker, floor)) = self.writing.take() {
-            self.board.note_marker(self.place, &marker, floor);
+        if let Some(marker) = self.writing.take() {
+            self.board.note_marker(self.place, &marker);
         }
     }
 
@@ -216,9 +216,10 @@ impl Candidacy {
         }
         let before = self.ballot.take();
         match self.board.verdict(self.place) {
-            Verdict::Vote { mark } => {
-                let same = before.filter(|ballot| ballot.mark == mark);
-                self.ballot = Some(same.unwrap_or_else(|| Arc::new(self.board.ballot(&mark))));
+            Verdict::Vote { mark, floor } => {
+                let same = before.filter(|ballot| ballot.mark == mark && ballot.floor == floor);
+                let anew = || Arc::new(self.board.ballot(&mark, floor));
+                self.ballot = Some(same.unwrap_or_else(anew));
                 self.standing = Standing::Voting;
                 self.again = Some(due_after(LOOK_WHILE_VOTING));
             }
@@ -256,9 +257,9 @@ impl Candidacy {
     }
 
     fn mark<L: Link>(&mut self, link: &L, state: MarkState, floor: Option<u64>, limit: Duration) {
-        let Some((seen, marker)) = self.board.new_marker(self.place, state) else { return };
-        self.writing = Some((marker.clone(), floor));
-        let written = link.mark(self.board.keys(), seen, marker, floor, limit);
+        let Some((seen, marker)) = self.board.new_marker(self.place, state, floor) else { return };
+        self.writing = Some(marker.clone());
+        let written = link.mark(self.board.keys(), seen, marker, limit);
         self.step = Some(Box::pin(async move { Step::Marked(written.await) }));
     }
 }

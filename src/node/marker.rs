@@ -17,6 +17,8 @@ pub struct Ballot {
     /// The id of the marker, which is in the texts of the scripts too.
     pub mark: String,
     members: String,
+    /// What its node grants only above: it is in the text of the script too.
+    pub floor: u64,
     /// The SHA-1 digests of the scripts, in the order of [`Script::VOTES`], once one was asked for.
     digests: OnceLock<[String; Script::VOTES.len()]>,
 }
@@ -25,7 +27,7 @@ pub struct Ballot {
 impl PartialEq for Ballot {
     fn eq(&self, other: &Self) -> bool {
         let same_admission = self.mark == other.mark && self.members == other.members;
-        same_admission && self.keys == other.keys
+        same_admission && self.floor == other.floor && self.keys == other.keys
     }
 }
 
@@ -35,20 +37,20 @@ impl Ballot {
     /// What votes are asked with by a client that takes these nodes for the fleet. With other nodes the
     /// digests are others, which no server knows.
     #[must_use]
-    pub fn new(keys: FleetKeys, mark: &str, members: &str) -> Self {
+    pub fn new(keys: FleetKeys, mark: &str, members: &str, floor: u64) -> Self {
         let (mark, members) = (mark.to_owned(), members.to_owned());
-        Self { keys, mark, members, digests: OnceLock::new() }
+        Self { keys, mark, members, floor, digests: OnceLock::new() }
     }
 
     /// What tells this admission's scripts from any other's.
     #[cfg(feature = "sim")]
     pub(crate) fn id(&self) -> String {
-        format!("{} {}", self.mark, self.members)
+        format!("{} {} {}", self.mark, self.members, self.floor)
     }
 
     fn digests(&self) -> &[String; Script::VOTES.len()] {
         let digest = |script: Script| {
-            let text = script.text_for(&self.mark, &self.members);
+            let text = script.text_for(&self.mark, &self.members, self.floor);
             sha1_smol::Sha1::from(text).digest().to_string()
         };
         self.digests.get_or_init(|| Script::VOTES.map(digest))
@@ -68,8 +70,6 @@ pub struct FleetKeys {
     pub marker: Key,
     /// The largest number that the node granted to any resource.
     pub max: Key,
-    /// What the node grants only above.
-    pub floor: Key,
 }
 
 impl FleetKeys {
@@ -77,7 +77,7 @@ impl FleetKeys {
     #[must_use]
     pub fn with_prefix(prefix: &str) -> Self {
         let key = |name: &str| Key::new(&format!("{prefix}{name}"));
-        Self { marker: key("marker"), max: key("max"), floor: key("floor") }
+        Self { marker: key("marker"), max: key("max") }
     }
 }
 
@@ -106,6 +106,8 @@ pub struct Marker {
     pub members: String,
     /// The largest ttl that the clients of the fleet may ask for, in milliseconds.
     pub max_ttl_ms: u64,
+    /// The node grants only numbers above it.
+    pub floor: u64,
 }
 
 /// How many characters of a marker are its id.
@@ -120,6 +122,7 @@ impl Marker {
         let mut named = |name: &str| lines.next()?.strip_prefix(name)?.strip_prefix(": ");
         let (state, run_id, node) = (named("state")?, named("run_id")?, named("node")?);
         let (members, max_ttl_ms) = (named("members")?, named("max_ttl_ms")?.parse().ok()?);
+        let floor = named("floor")?.parse().ok()?;
         let state = match state {
             "waiting" => MarkState::Waiting,
             "admitted" => MarkState::Admitted,
@@ -132,19 +135,20 @@ impl Marker {
             node: NodeName::new(node),
             members: members.to_owned(),
             max_ttl_ms,
+            floor,
         })
     }
 }
 
 impl fmt::Display for Marker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { id, state, run_id, node, members, max_ttl_ms } = self;
+        let Self { id, state, run_id, node, members, max_ttl_ms, floor } = self;
         let word = match state {
             MarkState::Admitted => "admitted",
             MarkState::Waiting => "waiting",
         };
         write!(f, "{id}\nstate: {word}\nrun_id: {run_id}\nnode: {node}\nmembers: {members}")?;
-        write!(f, "\nmax_ttl_ms: {max_ttl_ms}")
+        write!(f, "\nmax_ttl_ms: {max_ttl_ms}\nfloor: {floor}")
     }
 }
 
@@ -162,6 +166,7 @@ mod tests {
                 node: NodeName::new("10.0.0.1:6379"),
                 members: "10.0.0.1:6379,10.0.0.2:6379".to_owned(),
                 max_ttl_ms: 60_000,
+                floor: 7,
             };
             assert_eq!(Marker::parse(&marker.to_string()), Some(marker.clone()));
             assert!(marker.to_string().starts_with(&marker.id));
@@ -172,21 +177,25 @@ mod tests {
     fn what_is_no_marker_is_not_read_as_one() {
         let id = "0123456789abcdef0123456789abcdef";
         let head = format!("{id}\nstate: admitted\nrun_id: r\nnode: n\nmembers: n\nmax_ttl_ms: ");
-        for text in ["", id, "x\nstate: waiting", &head, &format!("{head}x")] {
+        let [no_floor, no_number] = ["5", "5\nfloor: x"].map(|end| format!("{head}{end}"));
+        let no_ttl = format!("{head}x\nfloor: 0");
+        for text in ["", id, "x\nstate: waiting", &head, &no_ttl, &no_floor, &no_number] {
             assert_eq!(Marker::parse(text), None, "{text}");
         }
-        assert!(Marker::parse(&format!("{head}5")).is_some());
+        assert!(Marker::parse(&format!("{head}5\nfloor: 0")).is_some());
     }
 
     #[test]
     fn another_list_of_nodes_or_another_admission_has_other_digests() {
-        let ballot = |mark: &str, members| {
-            Ballot::new(FleetKeys::with_prefix("q:"), mark, members).digests().clone()
+        let ballot = |mark: &str, members, floor| {
+            Ballot::new(FleetKeys::with_prefix("q:"), mark, members, floor).digests().clone()
         };
         let (a, b) = ("a".repeat(32), "b".repeat(32));
-        assert_eq!(ballot(&a, "n0,n1"), ballot(&a, "n0,n1"));
-        for other in [ballot(&a, "n0,n2"), ballot(&b, "n0,n1")] {
-            assert!(ballot(&a, "n0,n1").iter().zip(&other).all(|(own, other)| own != other));
+        let own = ballot(&a, "n0,n1", 7);
+        assert_eq!(own, ballot(&a, "n0,n1", 7));
+        for other in [ballot(&a, "n0,n2", 7), ballot(&b, "n0,n1", 7)] {
+            assert!(own.iter().zip(&other).all(|(own, other)| own != other));
         }
+        assert_ne!(own, ballot(&a, "n0,n1", 8));
     }
 }

@@ -306,7 +306,8 @@ pub trait Link: sealed::Sealed + Send + Sync + 'static {
     ) -> impl Future<Output = Result<Facts, NodeFailure>> + Send + 'static;
 
     /// Writes a marker instead of the one that was seen, on the process that was seen. Before one that
-    /// admits, the scripts are loaded that have its id in their texts; with it, a floor may be set.
+    /// admits, the scripts are loaded that have its id in their texts; with it, the largest number rises
+    /// to its floor.
     ///
     /// Whether it was written; if not, the node is no longer what it was.
     ///
@@ -322,7 +323,6 @@ pub trait Link: sealed::Sealed + Send + Sync + 'static {
         keys: &FleetKeys,
         seen: Option<String>,
         marker: Marker,
-        floor: Option<u64>,
         timeout: Duration,
     ) -> impl Future<Output = Result<bool, NodeFailure>> + Send + 'static;
 

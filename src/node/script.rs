@@ -11,7 +11,7 @@ use crate::fencing_token::FencingToken;
 use std::time::Duration;
 
 /// What an acquire says that finds no marker, or another one than its own.
-pub(crate) const NOT_ADMITTED: i64 = 3;
+pub(crate) const NOT_ADMITTED: u8 = 3;
 
 /// One of the library's scripts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,26 +69,49 @@ impl Script {
         }
     }
 
-    /// The text of one by which a node votes, for the marker of that id and the fleet of these nodes.
+    /// The text of one by which a node votes, for the marker of that id, the fleet of these nodes and this
+    /// floor.
     #[must_use]
-    pub fn text_for(self, mark: &str, members: &str) -> String {
+    pub fn text_for(self, mark: &str, members: &str, floor: u64) -> String {
         let text = self.text().replace("'@mark@'", &format!("'{mark}'"));
+        let text = text.replace("counter, @floor@", &format!("counter, {floor}"));
         // In a comment, where no name can be taken for a command.
         let members = members.replace(['\n', '\r'], " ");
         format!("-- The nodes of the fleet: {members}\n{text}")
     }
 }
 
-/// Reads the first two of the reply `{code, number, owner}` that all scripts give; `None` if they are not.
-pub(crate) fn answer(code: i64, ms: i64, asked: &Operation) -> Option<Answer> {
-    match code {
-        1 if matches!(asked, Operation::AcquireFenced { .. }) => {
-            u64::try_from(ms).ok().map(FencingToken::new).map(Answer::Counted)
+/// What all scripts reply: `code number owner`, and more behind it in some.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Said<'a> {
+    pub(crate) code: u8,
+    number: i64,
+    /// Whom it was said to.
+    pub(crate) to: &'a str,
+    pub(crate) more: &'a str,
+}
+
+impl<'a> Said<'a> {
+    /// `None` if it is something else.
+    pub(crate) fn read(reply: &'a str) -> Option<Self> {
+        let (code, rest) = reply.split_once(' ')?;
+        let (number, rest) = rest.split_once(' ')?;
+        let (to, more) = rest.split_once(' ').unwrap_or((rest, ""));
+        Some(Self { code: code.parse().ok()?, number: number.parse().ok()?, to, more })
+    }
+
+    /// What it means to whoever asked; `None` if it means nothing.
+    pub(crate) fn answer(self, asked: &Operation) -> Option<Answer> {
+        let number = u64::try_from(self.number).ok();
+        match self.code {
+            1 if matches!(asked, Operation::AcquireFenced { .. }) => {
+                number.map(FencingToken::new).map(Answer::Counted)
+            }
+            0 => Some(Answer::Missing),
+            1 => Some(Answer::Done),
+            2 => Some(Answer::Taken { remaining: number.map(Duration::from_millis) }),
+            _ => None,
         }
-        0 => Some(Answer::Missing),
-        1 => Some(Answer::Done),
-        2 => Some(Answer::Taken { remaining: u64::try_from(ms).ok().map(Duration::from_millis) }),
-        _ => None,
     }
 }
 
@@ -99,18 +122,26 @@ mod tests {
 
     #[test]
     fn replies_are_read_as_documented_in_the_scripts() {
+        let answer = |reply, asked| Said::read(reply).unwrap().answer(asked);
         let ping = Operation::Ping { nonce: 1 };
-        assert_eq!(answer(0, 0, &ping), Some(Answer::Missing));
-        assert_eq!(answer(1, 0, &ping), Some(Answer::Done));
+        assert_eq!(answer("0 0 x", &ping), Some(Answer::Missing));
+        assert_eq!(answer("1 0 x", &ping), Some(Answer::Done));
         let remaining = Some(Duration::from_millis(250));
-        assert_eq!(answer(2, 250, &ping), Some(Answer::Taken { remaining }));
-        assert_eq!(answer(2, -1, &ping), Some(Answer::Taken { remaining: None }));
-        assert_eq!(answer(4, 0, &ping), None);
+        assert_eq!(answer("2 250 x", &ping), Some(Answer::Taken { remaining }));
+        assert_eq!(answer("2 -1 x", &ping), Some(Answer::Taken { remaining: None }));
+        assert_eq!(answer("4 0 x", &ping), None);
         let (key, owner) = (Key::new("k"), OwnerId::random());
         let fence = Fence { key: Key::new("f"), idle_ms: 1 };
         let fenced = Operation::AcquireFenced { key, fence, owner, ttl_ms: 1 };
-        assert_eq!(answer(1, 7, &fenced), Some(Answer::Counted(FencingToken::new(7))));
-        assert_eq!(answer(1, -7, &fenced), None);
+        assert_eq!(answer("1 7 x", &fenced), Some(Answer::Counted(FencingToken::new(7))));
+        assert_eq!(answer("1 -7 x", &fenced), None);
+
+        let said = |to, more| Some(Said { code: 1, number: 0, to, more });
+        assert_eq!(Said::read("1 0 x"), said("x", ""));
+        assert_eq!(Said::read("1 0 x GET SET"), said("x", "GET SET"));
+        for nonsense in ["", "1", "1 0", "x 0 x", "1 x x", "1 1e15 x", "-1 0 x"] {
+            assert_eq!(Said::read(nonsense), None, "{nonsense}");
+        }
     }
 
     // Field case 60: scripts that touch keys which are not in KEYS break on clusters and proxies.
@@ -165,9 +196,12 @@ mod tests {
 
     #[test]
     fn each_admission_has_an_acquire_of_its_own() {
-        let [a, b] = ["a", "b"].map(|id| Script::Acquire.text_for(&id.repeat(32), "n\nn"));
+        let [a, b] = ["a", "b"].map(|id| Script::Acquire.text_for(&id.repeat(32), "n\nn", 7));
         assert_ne!(a, b);
         assert!(a.contains(&"a".repeat(32)) && !a.contains("'@mark@'"));
         assert!(a.starts_with("-- The nodes of the fleet: n n\n"));
+        let [low, high] = [7, 8].map(|floor| Script::AcquireFenced.text_for("m", "n", floor));
+        assert_ne!(low, high);
+        assert!(low.contains("math.max(counter, 7)"));
     }
 }

@@ -82,7 +82,7 @@ impl Master {
             lock: exists.then(|| self.text(key, now).unwrap_or_default()),
             fence: self.number(&fence.key, now)?,
             max: self.number(&ballot.keys.max, now)?.unwrap_or(0),
-            floor: self.number(&ballot.keys.floor, now)?.unwrap_or(0),
+            floor: ballot.floor,
         })
     }
 

@@ -306,22 +306,19 @@ impl Master {
         keys: &FleetKeys,
         seen: Option<&str>,
         marker: &Marker,
-        floor: Option<u64>,
         is_same_process: bool,
         now: Duration,
     ) -> bool {
         self.expire(now);
         if marker.state == MarkState::Admitted {
-            let ballot = Ballot::new(keys.clone(), &marker.id, &marker.members);
+            let ballot = Ballot::new(keys.clone(), &marker.id, &marker.members, marker.floor);
             self.ballots.insert(ballot.id());
         }
         let is_as_seen = is_same_process && self.text(&keys.marker, now).as_deref() == seen;
         if is_as_seen {
-            for at in [&keys.max, &keys.floor] {
-                let before = self.number(at, now).unwrap_or(None).unwrap_or(0);
-                if let Some(floor) = floor.filter(|floor| *floor > before) {
-                    self.set(at.as_str(), Some(&floor.to_string()), None, now);
-                }
+            let max = self.number(&keys.max, now).unwrap_or(None).unwrap_or(0);
+            if marker.floor > max {
+                self.set(keys.max.as_str(), Some(&marker.floor.to_string()), None, now);
             }
             self.set(keys.marker.as_str(), Some(&marker.to_string()), None, now);
         }

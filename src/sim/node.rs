@@ -118,11 +118,10 @@ impl Link for SimLink {
         keys: &FleetKeys,
         seen: Option<String>,
         marker: Marker,
-        floor: Option<u64>,
         limit: Duration,
     ) -> impl Future<Output = Result<bool, NodeFailure>> + Send + 'static {
         let (world, connection) = (self.open.world.clone(), self.open.id);
-        let mark = Request::Mark { keys: keys.clone(), seen, marker, floor };
+        let mark = Request::Mark { keys: keys.clone(), seen, marker };
         async move { answer_to(world.ask(connection, mark, Asked::Mark), limit).await }
     }
 

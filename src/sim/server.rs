@@ -93,11 +93,10 @@ impl State {
                 let facts = server.facts(&keys, now);
                 self.reply(id, number, Reply::Looked(Box::new(facts)));
             }
-            Request::Mark { keys, seen, marker, floor } => {
+            Request::Mark { keys, seen, marker } => {
                 let run_id = server.run_id();
                 let is_same = marker.run_id == run_id;
-                let written =
-                    server.master.mark(&keys, seen.as_deref(), &marker, floor, is_same, now);
+                let written = server.master.mark(&keys, seen.as_deref(), &marker, is_same, now);
                 self.reply(id, number, Reply::Marked(written));
             }
             Request::Watch { key, seat, watch } => {

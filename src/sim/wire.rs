@@ -19,7 +19,7 @@ pub(super) enum Request {
     Hello { stale: Vec<LinkId> },
     Call { operation: Operation, send_as: SendAs },
     Look { keys: FleetKeys },
-    Mark { keys: FleetKeys, seen: Option<String>, marker: Marker, floor: Option<u64> },
+    Mark { keys: FleetKeys, seen: Option<String>, marker: Marker },
     Watch { key: Key, seat: Seat, watch: bool },
     Close,
 }

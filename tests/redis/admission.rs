@@ -558,6 +558,7 @@ fn mark(fleet: &Fleet, place: usize, state: MarkState) {
         node: NodeName::new(&fleet[place].addr()),
         members: members.join(","),
         max_ttl_ms: 1_000,
+        floor: 0,
     };
     fleet[place].set_raw(MARKER, &marker.to_string(), None);
 }

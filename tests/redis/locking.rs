@@ -445,9 +445,9 @@ struct Asked {
     in_all: Vec<u64>,
 }
 
-/// The script that acquires is the only one that asks whether the key exists.
+/// How often each was asked for a lock.
 fn acquire_calls(fleet: &Fleet) -> Vec<u64> {
-    fleet.iter().map(|server| server.calls("exists")).collect()
+    fleet.iter().map(|server| server.votes()).collect()
 }
 
 /// Acquires once, without waiting, where the nodes at the places `held` are another's; and releases.

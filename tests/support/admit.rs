@@ -55,9 +55,11 @@ async fn ballot(link: &impl Link, mut anew: bool) -> Result<SendAs, NodeFailure>
         let facts = link.look(&keys, false, LIMIT).await?;
         let marker = facts.marker.as_deref().and_then(Marker::parse);
         let is_of_process = marker.as_ref().is_some_and(|marker| marker.run_id == facts.run_id);
+        // It never falls.
+        let floor = marker.as_ref().map_or(0, |marker| marker.floor);
         if is_of_process && !anew {
             let marker = marker.expect("of this process");
-            let ballot = Ballot::new(keys, &marker.id, &marker.members);
+            let ballot = Ballot::new(keys, &marker.id, &marker.members, marker.floor);
             return Ok(SendAs::Ballot(Arc::new(ballot)));
         }
         let marker = Marker {
@@ -67,8 +69,9 @@ async fn ballot(link: &impl Link, mut anew: bool) -> Result<SendAs, NodeFailure>
             node: NodeName::new("n"),
             members: "n".to_owned(),
             max_ttl_ms: 60_000,
+            floor,
         };
-        anew = !link.mark(&keys, facts.marker, marker, None, LIMIT).await?;
+        anew = !link.mark(&keys, facts.marker, marker, LIMIT).await?;
     }
 }
 

@@ -397,7 +397,6 @@ pub async fn what_is_still_ours_lives_on_without_an_admission(world: &impl World
 
 const FENCE: &str = "fence:a";
 const MAX: &str = "test:max";
-const FLOOR: &str = "test:floor";
 
 fn fence() -> Fence {
     Fence { key: Key::new(FENCE), idle_ms: ms(LONGER) }
@@ -422,13 +421,13 @@ fn counted(number: u64) -> Outcome {
     Ok(Answer::Counted(FencingToken::new(number)))
 }
 
-/// The counter of the resource, the largest of the node, and its floor.
-fn numbers(world: &impl World) -> [Option<String>; 3] {
-    [FENCE, MAX, FLOOR].map(|key| world.get(key))
+/// The counter of the resource, and the largest of the node.
+fn numbers(world: &impl World) -> [Option<String>; 2] {
+    [FENCE, MAX].map(|key| world.get(key))
 }
 
 #[track_caller]
-fn assert_numbers(world: &impl World, expected: [Option<u64>; 3]) {
+fn assert_numbers(world: &impl World, expected: [Option<u64>; 2]) {
     assert_eq!(numbers(world), expected.map(|number| number.map(|n| n.to_string())));
 }
 
@@ -439,12 +438,12 @@ pub async fn each_fenced_grant_has_a_larger_number(world: &impl World) {
         assert_eq!(ask(&link, acquire_fenced(owner)).await, counted(number));
         assert_eq!(world.get(KEY), Some(owner.to_string()));
         assert_lives_for(world, LONG);
-        assert_numbers(world, [Some(number), Some(number), None]);
+        assert_numbers(world, [Some(number), Some(number)]);
         let idle = world.pttl(FENCE);
         assert!(idle > ms_i64(LONG) && idle <= ms_i64(LONGER), "{idle}");
         assert_eq!(world.pttl(MAX), -1, "the largest number does not expire");
         assert_taken_for_at_most(&ask(&link, acquire_fenced(OwnerId::random())).await, LONG);
-        assert_numbers(world, [Some(number), Some(number), None]);
+        assert_numbers(world, [Some(number), Some(number)]);
         assert_eq!(ask(&link, release(owner)).await, Ok(Answer::Done));
     }
 }
@@ -455,9 +454,9 @@ pub async fn a_counter_that_went_goes_on_above_the_largest_number(world: &impl W
     assert_eq!(ask(&link, acquire_fenced(owner)).await, counted(41));
     world.delete(KEY);
     world.delete(FENCE);
-    world.set(FLOOR, "70", None);
+    world.set(MAX, "70", None);
     assert_eq!(ask(&link, acquire_fenced(owner)).await, counted(71));
-    assert_numbers(world, [Some(71), Some(71), Some(70)]);
+    assert_numbers(world, [Some(71), Some(71)]);
 }
 
 pub async fn a_resource_s_own_counter_is_below_the_largest_of_all(world: &impl World) {
@@ -465,7 +464,7 @@ pub async fn a_resource_s_own_counter_is_below_the_largest_of_all(world: &impl W
     world.set(MAX, "40", None);
     world.set(FENCE, "7", None);
     assert_eq!(ask(&link, acquire_fenced(owner)).await, counted(8));
-    assert_numbers(world, [Some(8), Some(40), None]);
+    assert_numbers(world, [Some(8), Some(40)]);
 }
 
 pub async fn a_counter_is_raised_for_the_owner_only_and_never_lowered(world: &impl World) {
@@ -473,27 +472,27 @@ pub async fn a_counter_is_raised_for_the_owner_only_and_never_lowered(world: &im
     assert_eq!(ask(&link, raise(owner, 5)).await, Ok(Answer::Missing), "nobody has the lock");
     assert_eq!(ask(&link, acquire_fenced(owner)).await, counted(1));
     assert_eq!(ask(&link, raise(OwnerId::random(), 5)).await, Ok(Answer::Missing));
-    assert_numbers(world, [Some(1), Some(1), None]);
+    assert_numbers(world, [Some(1), Some(1)]);
     assert_eq!(ask(&link, raise(owner, 5)).await, Ok(Answer::Done));
-    assert_numbers(world, [Some(5), Some(5), None]);
+    assert_numbers(world, [Some(5), Some(5)]);
     assert_eq!(ask(&link, raise(owner, 5)).await, Ok(Answer::Done), "it stands there");
     assert_eq!(ask(&link, raise(owner, 4)).await, Ok(Answer::Missing));
-    assert_numbers(world, [Some(5), Some(5), None]);
+    assert_numbers(world, [Some(5), Some(5)]);
     world.delete(FENCE);
     assert_eq!(ask(&link, raise(owner, 4)).await, Ok(Answer::Missing), "as good as the largest");
-    assert_numbers(world, [None, Some(5), None]);
+    assert_numbers(world, [None, Some(5)]);
 }
 
 pub async fn a_refill_brings_the_token_along_and_overwrites_nothing(world: &impl World) {
     let (link, owner) = (connect(world).await, OwnerId::random());
     assert_eq!(ask(&link, refill(owner, 9)).await, Ok(Answer::Done));
     assert_eq!(world.get(KEY), Some(owner.to_string()));
-    assert_numbers(world, [Some(9), Some(9), None]);
+    assert_numbers(world, [Some(9), Some(9)]);
     assert_taken_for_at_most(&ask(&link, refill(OwnerId::random(), 12)).await, LONG);
-    assert_numbers(world, [Some(9), Some(9), None]);
+    assert_numbers(world, [Some(9), Some(9)]);
     world.delete(KEY);
     assert_eq!(ask(&link, refill(owner, 3)).await, Ok(Answer::Done));
-    assert_numbers(world, [Some(9), Some(9), None]);
+    assert_numbers(world, [Some(9), Some(9)]);
 }
 
 pub async fn numbers_are_exact_up_to_the_limit_and_end_there(world: &impl World) {
@@ -502,18 +501,18 @@ pub async fn numbers_are_exact_up_to_the_limit_and_end_there(world: &impl World)
     world.set(MAX, &limit.saturating_sub(1).to_string(), None);
     assert_eq!(ask(&link, acquire_fenced(owner)).await, counted(limit));
     assert_eq!(ask(&link, raise(owner, limit)).await, Ok(Answer::Done));
-    assert_numbers(world, [Some(limit), Some(limit), None]);
+    assert_numbers(world, [Some(limit), Some(limit)]);
     assert_eq!(ask(&link, release(owner)).await, Ok(Answer::Done));
     let refused = ask(&link, acquire_fenced(owner)).await;
     assert!(matches!(refused, Err(NodeFailure::Rejected { .. })), "{refused:?}");
     assert_eq!(world.get(KEY), None);
-    assert_numbers(world, [Some(limit), Some(limit), None]);
+    assert_numbers(world, [Some(limit), Some(limit)]);
 }
 
 pub async fn a_counter_that_is_no_number_grants_nothing(world: &impl World) {
     let (link, owner) = (connect(world).await, OwnerId::random());
-    for at in [FENCE, MAX, FLOOR] {
-        for garbage in ["x", "-1", "1e3", "1.5", "9007199254740992"] {
+    for at in [FENCE, MAX] {
+        for garbage in ["", "x", "1x", "-1", "1.5", "9007199254740992", "inf", "nan"] {
             world.set(at, garbage, None);
             let refused = ask(&link, acquire_fenced(owner)).await;
             assert!(matches!(refused, Err(NodeFailure::Rejected { .. })), "{garbage}: {refused:?}");
@@ -537,17 +536,22 @@ pub async fn a_floor_comes_with_the_marker_and_is_learnt_by_others(world: &impl 
     world.set(MAX, "x", None);
     assert_eq!(link.look(&at, false, SOON).await.expect("an answer").max, None);
     world.delete(MAX);
-    let admitted = marker(&facts.run_id, MarkState::Admitted);
-    assert_eq!(link.mark(&at, None, admitted.clone(), Some(30), SOON).await, Ok(true));
-    assert_numbers(world, [None, Some(30), Some(30)]);
-    // Neither falls.
-    let again = marker(&facts.run_id, MarkState::Admitted);
-    let seen = Some(admitted.to_string());
-    assert_eq!(link.mark(&at, seen, again, Some(20), SOON).await, Ok(true));
-    assert_numbers(world, [None, Some(30), Some(30)]);
+    let above = |floor| Marker { floor, ..marker(&facts.run_id, MarkState::Admitted) };
+    let (high, low) = (above(30), above(20));
+    assert_eq!(link.mark(&at, None, high.clone(), SOON).await, Ok(true));
+    assert_numbers(world, [None, Some(30)]);
+    // The largest number never falls.
+    let seen = Some(high.to_string());
+    assert_eq!(link.mark(&at, seen, low.clone(), SOON).await, Ok(true));
+    assert_numbers(world, [None, Some(30)]);
     assert_eq!(link.look(&at, false, SOON).await.expect("an answer").max, Some(30));
+    // A counter that is older is passed over.
+    world.set(FENCE, "4", None);
+    let seen = Some(low.to_string());
+    assert_eq!(link.mark(&at, seen, above(30), SOON).await, Ok(true));
     let link = Admitted::admit(link).await;
     assert_eq!(ask(&link, acquire_fenced(OwnerId::random())).await, counted(31));
+    assert_numbers(world, [Some(31), Some(31)]);
 }
 
 pub async fn no_fenced_vote_is_given_but_by_an_admission(world: &impl World) {
@@ -557,7 +561,7 @@ pub async fn no_fenced_vote_is_given_but_by_an_admission(world: &impl World) {
     for vote in [acquire_fenced(owner), raise(owner, 3), refill(owner, 3)] {
         assert_not_admitted(&ask(&link, vote).await);
     }
-    assert_numbers(world, [Some(1), Some(1), None]);
+    assert_numbers(world, [Some(1), Some(1)]);
 }
 
 /// A marker to write on the process with this id.
@@ -569,6 +573,7 @@ fn marker(run_id: &str, state: MarkState) -> Marker {
         node: NodeName::new("n"),
         members: "n".to_owned(),
         max_ttl_ms: 60_000,
+        floor: 0,
     }
 }
 
@@ -579,12 +584,12 @@ pub async fn a_marker_is_written_only_instead_of_the_one_that_was_seen(world: &i
     assert_eq!(facts.marker, None);
     let first = marker(&facts.run_id, MarkState::Waiting);
     let seen = Some("another".to_owned());
-    assert_eq!(link.mark(&at, seen, first.clone(), None, SOON).await, Ok(false));
-    assert_eq!(link.mark(&at, None, first.clone(), None, SOON).await, Ok(true));
+    assert_eq!(link.mark(&at, seen, first.clone(), SOON).await, Ok(false));
+    assert_eq!(link.mark(&at, None, first.clone(), SOON).await, Ok(true));
     assert_eq!(world.get(MARKER), Some(first.to_string()));
     let second = marker(&facts.run_id, MarkState::Waiting);
-    assert_eq!(link.mark(&at, None, second.clone(), None, SOON).await, Ok(false));
-    assert_eq!(link.mark(&at, Some(first.to_string()), second.clone(), None, SOON).await, Ok(true));
+    assert_eq!(link.mark(&at, None, second.clone(), SOON).await, Ok(false));
+    assert_eq!(link.mark(&at, Some(first.to_string()), second.clone(), SOON).await, Ok(true));
     let facts = link.look(&at, false, SOON).await.expect("an answer");
     assert_eq!(facts.marker, Some(second.to_string()));
     assert_eq!(world.pttl(MARKER), -1, "a marker does not expire");
@@ -594,7 +599,7 @@ pub async fn a_marker_is_written_only_for_the_process_that_was_seen(world: &impl
     let link = world.node().connect(&[]).await.expect("a connection");
     let at = FleetKeys::with_prefix("test:");
     let other = marker("another", MarkState::Admitted);
-    assert_eq!(link.mark(&at, None, other, None, SOON).await, Ok(false));
+    assert_eq!(link.mark(&at, None, other, SOON).await, Ok(false));
     assert_eq!(world.get(MARKER), None);
 }
 

@@ -53,7 +53,7 @@ impl Floor {
             let client = Client::new(Config::from_url(url)?, None, Some(connection), None);
             client.init().await?;
             call(&client, "SET", vec![MARKER.into(), mark.as_str().into()]).await?;
-            acquire = load(&client, &Script::Acquire.text_for(&mark, "the floor")).await?;
+            acquire = load(&client, &Script::Acquire.text_for(&mark, "the floor", 0)).await?;
             release = load(&client, Script::Release.text()).await?;
             clients.push(client);
         }
@@ -91,8 +91,8 @@ impl Floor {
         let mut calls: FuturesUnordered<_> = calls.collect();
         let mut missing = self.clients.len() / 2 + 1;
         while let Some(reply) = calls.next().await {
-            let reply = reply?.into_array();
-            missing -= usize::from(reply.first().and_then(Value::as_i64) == Some(1));
+            let is_granted = reply?.as_str().is_some_and(|reply| reply.starts_with("1 "));
+            missing -= usize::from(is_granted);
             if missing == 0 {
                 return Ok(());
             }

@@ -57,6 +57,7 @@ fn marker(fleet: &Fleet, place: usize, state: MarkState) -> Marker {
         node: fleet.names[place].clone(),
         members: fleet.members.clone(),
         max_ttl_ms: millis(MAX_TTL),
+        floor: 0,
     }
 }
 
@@ -67,6 +68,12 @@ struct Case {
 }
 
 impl Case {
+    /// What is written on node 0 that is admitted with this floor.
+    fn new_marker(&self, floor: Option<u64>) -> Marker {
+        let state = (MarkState::Admitted, floor);
+        self.fleet.new_marker(0, &self.sight, state, "i".to_owned()).unwrap()
+    }
+
     /// All nodes have been seen, without any marker.
     fn unmarked(nodes: usize) -> Self {
         let start = Clock::System.now().plus(Duration::from_secs(3_600));
@@ -154,7 +161,9 @@ impl Case {
 #[test]
 fn a_node_with_the_marker_of_its_process_votes() {
     Case::voting(3).votes();
-    assert_eq!(Case::voting(3).verdict(), Verdict::Vote { mark: format!("{:032x}", 0) });
+    let mut case = Case::voting(3);
+    case.mark(0, MarkState::Admitted, |marker| marker.floor = 7);
+    assert_eq!(case.verdict(), Verdict::Vote { mark: format!("{:032x}", 0), floor: 7 });
 }
 
 #[test]
@@ -201,8 +210,18 @@ fn the_longest_ttl_is_that_of_any_marker_of_the_fleet() {
     let waits = Verdict::Wait { until, why: Why::MayHaveForgotten };
     assert_eq!(case.verdict_at(case.end()), waits);
     // And what is written then says so.
-    let marker = case.fleet.new_marker(0, &case.sight, MarkState::Admitted, "i".to_owned());
-    assert_eq!(marker.unwrap().max_ttl_ms, 600_000);
+    assert_eq!(case.new_marker(None).max_ttl_ms, 600_000);
+}
+
+#[test]
+fn a_floor_never_falls_as_long_as_there_is_a_marker() {
+    let mut case = Case::one_waits(3);
+    assert_eq!(case.new_marker(None).floor, 0);
+    assert_eq!(case.new_marker(Some(7)).floor, 7);
+    case.mark(0, MarkState::Admitted, |marker| marker.floor = 7);
+    assert_eq!(case.new_marker(None).floor, 7);
+    assert_eq!(case.new_marker(Some(6)).floor, 7);
+    assert_eq!(case.new_marker(Some(8)).floor, 8);
 }
 
 #[test]

@@ -1,16 +1,17 @@
 -- What all scripts begin with that count: an admitted node (see acquire.lua), and how a number is read.
 -- KEYS[1]: the lock's key. KEYS[2]: the marker. KEYS[3]: the resource's counter. KEYS[4]: the largest number
--- of any resource. KEYS[5]: the floor. ARGV[1]: owner id.
+-- of any resource. ARGV[1]: owner id.
 if string.sub(redis.call('GET', KEYS[2]) or '', 1, 32) ~= '@mark@' then
-  return {3, 0, ARGV[1]}
+  return '3 0 ' .. ARGV[1]
 end
 local function number(key)
   local text = redis.call('GET', key)
   if not text then
     return nil
   end
-  local n = string.match(text, '^%d+$') and tonumber(text)
-  if not n or n > 9007199254740991 then
+  local n = tonumber(text)
+  -- Not by a pattern, which takes longer.
+  if not n or n < 0 or n > 9007199254740991 or n % 1 ~= 0 then
     error({err = 'ERR quorumlock: ' .. key .. ' is not a number below 2^53'})
   end
   return n

@@ -1,21 +1,15 @@
 -- Writes the marker, if the server is the process that was looked at and the marker is the one that was
 -- seen. So nothing was forgotten, and nobody else decided, between the look and this.
--- KEYS[1]: the marker. KEYS[2]: the largest number of any resource. KEYS[3]: the floor. ARGV[1]: run_id.
--- ARGV[2]: the marker that was seen, '' for none. ARGV[3]: the new one. ARGV[4]: the floor that goes with it,
--- '' for none: the largest number rises to it as well, for it is what other nodes learn from this one.
--- Returns {1, 0, run_id}: written; {0, 0, run_id}: it is no longer as it was seen.
+-- KEYS[1]: the marker. KEYS[2]: the largest number of any resource. ARGV[1]: run_id. ARGV[2]: the marker that
+-- was seen, '' for none. ARGV[3]: the new one. ARGV[4]: its floor, to which the largest number rises: it is
+-- what other nodes learn from this one.
+-- Returns '1 0 run_id': written; '0 0 run_id': it is no longer as it was seen.
 local run_id = string.match(redis.call('INFO', 'server'), 'run_id:(%x+)')
 if run_id ~= ARGV[1] or (redis.call('GET', KEYS[1]) or '') ~= ARGV[2] then
-  return {0, 0, ARGV[1]}
+  return '0 0 ' .. ARGV[1]
 end
-if ARGV[4] ~= '' then
-  local floor = tonumber(ARGV[4])
-  if floor > tonumber(redis.call('GET', KEYS[2]) or '0') then
-    redis.call('SET', KEYS[2], ARGV[4])
-  end
-  if floor > tonumber(redis.call('GET', KEYS[3]) or '0') then
-    redis.call('SET', KEYS[3], ARGV[4])
-  end
+if tonumber(ARGV[4]) > tonumber(redis.call('GET', KEYS[2]) or '0') then
+  redis.call('SET', KEYS[2], ARGV[4])
 end
 redis.call('SET', KEYS[1], ARGV[3])
-return {1, 0, ARGV[1]}
+return '1 0 ' .. ARGV[1]

@@ -7,13 +7,13 @@
 -- pcall: the release counts, also where announcing it is forbidden.
 -- No shebang, so that it runs when memory is full.
 -- KEYS[1]: the lock's key. ARGV[1]: owner id. ARGV[2]: how many seats to call.
--- Returns {1, 0, owner}: deleted; {0, 0, owner}: no such key; {2, ms, owner}: another's.
+-- Returns '1 0 owner': deleted; '0 0 owner': no such key; '2 ms owner': another's.
 local holder = redis.call('GET', KEYS[1])
 if not holder then
-  return {0, 0, ARGV[1]}
+  return '0 0 ' .. ARGV[1]
 end
 if holder ~= ARGV[1] then
-  return {2, redis.call('PTTL', KEYS[1]), ARGV[1]}
+  return string.format('2 %.0f %s', redis.call('PTTL', KEYS[1]), ARGV[1])
 end
 redis.call('DEL', KEYS[1])
 local calls, ring = tonumber(ARGV[2]), KEYS[1] .. '/'
@@ -65,4 +65,4 @@ if calls > 0 and redis.pcall('PUBSUB', 'NUMSUB', ring .. '---')[2] ~= 0 then
     redis.pcall('PUBLISH', ring .. '---', '0 2 ' .. ARGV[1])
   end
 end
-return {1, 0, ARGV[1]}
+return '1 0 ' .. ARGV[1]

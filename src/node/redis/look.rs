@@ -6,7 +6,10 @@ use fred::{clients::Client, types::Value};
 
 use super::{failed_call, send};
 use crate::{
-    node::{Facts, FleetKeys, MarkState, Marker, NodeFailure, script::Script},
+    node::{
+        Facts, FleetKeys, MarkState, Marker, NodeFailure,
+        script::{Said, Script},
+    },
     resource::Key,
 };
 
@@ -66,12 +69,9 @@ impl Commands {
             self.ask("SCRIPT", &["LOAD", text]).await?;
             reply = self.ask("EVALSHA", &args).await;
         }
-        let Value::Array(reply) = reply? else { return Err(out_of_step()) };
-        let [Value::Integer(1), Value::Integer(0), of, forbidden] = reply.as_slice() else {
-            return Err(out_of_step());
-        };
-        let forbidden = forbidden.as_str().filter(|_| of.as_str().as_deref() == Some(run_id));
-        let forbidden = forbidden.ok_or_else(out_of_step)?;
+        let reply = reply?.into_string().ok_or_else(out_of_step)?;
+        let said = Said::read(&reply).filter(|said| said.to == run_id && said.code == 1);
+        let forbidden = said.ok_or_else(out_of_step)?.more;
         Ok(forbidden.split_whitespace().map(str::to_owned).collect())
     }
 
@@ -80,38 +80,30 @@ impl Commands {
         keys: FleetKeys,
         seen: Option<String>,
         marker: Marker,
-        floor: Option<u64>,
     ) -> Result<bool, NodeFailure> {
         if marker.state == MarkState::Admitted {
             for script in Script::VOTES {
-                let text = script.text_for(&marker.id, &marker.members);
+                let text = script.text_for(&marker.id, &marker.members, marker.floor);
                 self.ask("SCRIPT", &["LOAD", &text]).await?;
             }
         }
         let (text, seen) = (marker.to_string(), seen.unwrap_or_default());
-        let floor = floor.map(|floor| floor.to_string()).unwrap_or_default();
-        let FleetKeys { marker: at, max, floor: floor_at } = &keys;
+        let floor = marker.floor.to_string();
+        let FleetKeys { marker: at, max } = &keys;
         let args = [
             Script::Mark.text(),
-            "3",
+            "2",
             at.as_str(),
             max.as_str(),
-            floor_at.as_str(),
             &marker.run_id,
             &seen,
             &text,
             &floor,
         ];
         let reply = self.ask("EVAL", &args).await?;
-        let Value::Array(reply) = reply else { return Err(out_of_step()) };
-        match reply.as_slice() {
-            [Value::Integer(written), Value::Integer(_), run_id]
-                if run_id.as_str().as_deref() == Some(marker.run_id.as_str()) =>
-            {
-                Ok(*written == 1)
-            }
-            _ => Err(out_of_step()),
-        }
+        let reply = reply.into_string().ok_or_else(out_of_step)?;
+        let said = Said::read(&reply).filter(|said| said.to == marker.run_id);
+        Ok(said.ok_or_else(out_of_step)?.code == 1)
     }
 }
 

@@ -40,9 +40,10 @@ use self::look::Commands;
 use super::{
     Answer, Facts, FleetKeys, Link, LinkId, Marker, Node, NodeFailure, NodeName, Operation,
     Outcome, SendAs,
-    script::{self, Script},
+    script::{self, Said, Script},
     sealed::Sealed,
 };
+use crate::owner_id::OwnerId;
 
 /// A Redis or Valkey server that stands alone. `Debug` does not show its credentials.
 pub struct RedisNode {
@@ -218,10 +219,9 @@ impl Link for RedisLink {
         keys: &FleetKeys,
         seen: Option<String>,
         marker: Marker,
-        floor: Option<u64>,
         timeout: Duration,
     ) -> impl Future<Output = Result<bool, NodeFailure>> + Send + 'static {
-        Commands { client: self.client.clone(), timeout }.mark(keys.clone(), seen, marker, floor)
+        Commands { client: self.client.clone(), timeout }.mark(keys.clone(), seen, marker)
     }
 
     async fn closed(&mut self) -> String {
@@ -273,26 +273,24 @@ fn decode(value: &Value, asked: &Operation) -> Outcome {
             }
             _ => None,
         },
-        (Value::Array(items), asked) => match items.as_slice() {
-            [Value::Integer(code), Value::Integer(ms), owner] if is_for(owner, asked) => {
-                if *code == script::NOT_ADMITTED {
-                    return Err(not_admitted());
-                }
-                script::answer(*code, *ms, asked)
-            }
-            _ => None,
-        },
         (pong, Operation::Ping { nonce }) => {
             (pong.as_str().as_deref() == Some(&*nonce.to_string())).then_some(Answer::Done)
         }
-        _ => None,
+        (reply, asked) => match reply.as_str().as_deref().and_then(Said::read) {
+            Some(said) if is_for(said.to, asked) => {
+                if said.code == script::NOT_ADMITTED {
+                    return Err(not_admitted());
+                }
+                said.answer(asked)
+            }
+            _ => None,
+        },
     };
     answer.ok_or_else(|| NodeFailure::Disconnected { cause: "a reply out of step".to_owned() })
 }
 
-fn is_for(owner: &Value, asked: &Operation) -> bool {
-    let expected = asked.owner().map(|owner| owner.to_string());
-    expected.is_some() && owner.as_str().as_deref() == expected.as_deref()
+fn is_for(owner: &str, asked: &Operation) -> bool {
+    asked.owner().is_some() && OwnerId::parse(owner) == asked.owner()
 }
 
 /// What a failed call says about the operation. In doubt, that it may have run.

@@ -42,14 +42,14 @@ impl RedisLink {
 
 /// The command for a vote. It goes by the digests of its admission, and by nothing else.
 fn vote(operation: &Operation, ballot: &Ballot) -> Option<(&'static str, Vec<Value>)> {
-    let FleetKeys { marker, max, floor } = &ballot.keys;
+    let FleetKeys { marker, max } = &ballot.keys;
     let (script, keys, args) = match operation {
         Operation::Acquire { key, owner, ttl_ms } => {
             (Script::Acquire, vec![key, marker], vec![owner.to_string(), ttl_ms.to_string()])
         }
         Operation::AcquireFenced { key, fence, owner, ttl_ms } => (
             Script::AcquireFenced,
-            vec![key, marker, &fence.key, max, floor],
+            vec![key, marker, &fence.key, max],
             vec![owner.to_string(), ttl_ms.to_string(), fence.idle_ms.to_string()],
         ),
         Operation::Raise { key, fence, owner, token } => (

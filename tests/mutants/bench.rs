@@ -13,7 +13,7 @@ use std::{
 use crate::list::{Mutant, Witness};
 
 /// After so long a run of tests hangs. The unmutated sources have to pass in far less.
-const HANGS_AFTER: Duration = Duration::from_secs(60);
+const HANGS_AFTER: Duration = Duration::from_secs(45);
 /// Enough for every mutant of the list, with room for seeds that come out otherwise.
 const SCHEDULES: &str = "4000";
 /// What of the repository is copied.

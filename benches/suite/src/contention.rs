@@ -1,7 +1,7 @@
 //! One lock that many want: how fast it changes hands, and how long each has to wait.
 
 use std::{
-    thread,
+    hint, thread,
     time::{Duration, Instant},
 };
 
@@ -183,14 +183,21 @@ async fn want(locker: Locker, resource: String, end: Instant) -> Waits {
     while Instant::now() < end {
         let started = Instant::now();
         let waited = tokio::time::timeout_at(end.into(), locker.acquire(&resource)).await;
-        let took = started.elapsed().as_micros() as u64;
+        let acquired = Instant::now();
+        let took = (acquired - started).as_micros() as u64;
         let Ok(Ok(held)) = waited else {
             waits.cut = Some(took);
             return waits;
         };
         waits.got.push(took);
-        // A timer of the runtime would take up to twice as long.
-        tokio::task::spawn_blocking(|| thread::sleep(HOLD)).await.expect("slept");
+        // A timer of the runtime would take up to twice as long, and a thread sleeps up to a tenth longer.
+        let hold = move || {
+            thread::sleep(HOLD.mul_f64(0.8).saturating_sub(acquired.elapsed()));
+            while acquired.elapsed() < HOLD {
+                hint::spin_loop();
+            }
+        };
+        tokio::task::spawn_blocking(hold).await.expect("held");
         locker.release(held).await.ok();
     }
     waits

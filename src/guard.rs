@@ -70,7 +70,7 @@ impl LockGuard {
     ///
     /// Cancel safe.
     pub async fn lost(&self) {
-        let token = self.watched.lease().lost.clone();
+        let token = self.lost_token();
         loop {
             let remaining = self.remaining();
             if remaining.is_zero() {
@@ -88,7 +88,7 @@ impl LockGuard {
     /// not cancelled by a release.
     #[must_use]
     pub fn lost_token(&self) -> CancellationToken {
-        self.watched.lease().lost.clone()
+        self.watched.lease().loss.token()
     }
 
     /// Resolves when the last renewal did not succeed, with what is left of the validity: too few nodes
@@ -99,6 +99,7 @@ impl LockGuard {
     /// Cancel safe.
     pub async fn at_risk(&self) -> Duration {
         let lease = self.watched.lease();
+        let lost = self.lost_token();
         loop {
             // Asked for before the look, so that what happens in between is not missed.
             let failed = lease.at_risk.notified();
@@ -107,7 +108,7 @@ impl LockGuard {
             }
             tokio::select! {
                 biased;
-                () = lease.lost.cancelled() => return Duration::ZERO,
+                () = lost.cancelled() => return Duration::ZERO,
                 () = failed => {}
             }
         }
@@ -116,7 +117,7 @@ impl LockGuard {
     /// What is locked.
     #[must_use]
     pub fn resource(&self) -> &str {
-        self.resource.as_str()
+        self.resource.name()
     }
 
     /// Whose the keys on the nodes are.

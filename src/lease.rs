@@ -17,12 +17,12 @@ use std::{
 };
 
 use tokio::sync::Notify;
-use tokio_util::sync::CancellationToken;
 
 use crate::{
     clock::Moment,
     error::{ExtendError, NodeReports, ReleaseError},
     lane::ReplyTo,
+    loss::Loss,
     node::{Answer, Outcome},
     options::{Terms, millis},
     owner_id::OwnerId,
@@ -38,7 +38,7 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct Lease {
     pub(crate) terms: Terms,
-    pub(crate) lost: CancellationToken,
+    pub(crate) loss: Loss,
     /// A renewal has failed.
     pub(crate) at_risk: Notify,
     state: Mutex<State>,
@@ -91,12 +91,7 @@ impl Lease {
         let hold_until = terms.max_hold.map(|max_hold| started.plus(max_hold));
         let valid_until = hold_until.map_or(valid_until, |end| end.min(valid_until));
         let state = State { claim, valid_until, hold_until, at_risk: false, end: None };
-        Self {
-            terms,
-            lost: CancellationToken::new(),
-            at_risk: Notify::new(),
-            state: Mutex::new(state),
-        }
+        Self { terms, loss: Loss::default(), at_risk: Notify::new(), state: Mutex::new(state) }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -210,7 +205,7 @@ impl Lease {
                     state.end_lease(true);
                 }
                 drop(state);
-                self.lost.cancel();
+                self.loss.tell();
             }
             Renewed::Inconclusive { .. } => {
                 state.at_risk = true;
@@ -229,7 +224,7 @@ impl Lease {
         let has_ended = state.end.is_some();
         drop(state);
         if ends_now {
-            self.lost.cancel();
+            self.loss.tell();
         }
         has_ended
     }
@@ -238,7 +233,7 @@ impl Lease {
     pub(crate) fn abandon(&self) {
         let ends_now = self.state().end_lease(true);
         if ends_now {
-            self.lost.cancel();
+            self.loss.tell();
         }
     }
 
@@ -250,7 +245,7 @@ impl Lease {
         drop(state);
         // Whoever listens may be elsewhere than whoever releases.
         if lost && ends_now {
-            self.lost.cancel();
+            self.loss.tell();
         }
     }
 
@@ -272,7 +267,7 @@ impl Lease {
                 Err(ReleaseError::Unconfirmed { nodes: nodes(&mut round) })
             }
             Verdict::Ours | Verdict::Gone | Verdict::Unknown => {
-                self.lost.cancel();
+                self.loss.tell();
                 Err(ReleaseError::Lost { nodes: nodes(&mut round) })
             }
         }

@@ -104,6 +104,7 @@ mod board;
 mod lane;
 mod quorum;
 mod wait;
+mod loss;
 mod lease;
 mod watchdog;
 mod guard;

@@ -147,6 +147,7 @@ pub(crate) struct Defaults {
     pub(crate) drift: ClockDrift,
     pub(crate) renewal: Renewal,
     pub(crate) max_hold: Option<Duration>,
+    /// After how long without use a counter of fencing tokens goes.
     pub(crate) fence_idle_ttl: Duration,
 }
 
@@ -175,8 +176,6 @@ pub(crate) struct Terms {
     /// `None`: not renewed.
     pub(crate) renew_every: Option<Duration>,
     pub(crate) max_hold: Option<Duration>,
-    /// After how long without use a counter of fencing tokens goes.
-    pub(crate) fence_idle_ttl: Duration,
 }
 
 impl Defaults {
@@ -214,11 +213,10 @@ impl Defaults {
         if max_hold.is_some_and(|span| span.is_zero()) {
             return Err(OptionsError::Zero { name: "max_hold" });
         }
-        let fence_idle_ttl = self.fence_idle_ttl;
-        if millis(fence_idle_ttl) == 0 {
+        if millis(self.fence_idle_ttl) == 0 {
             return Err(OptionsError::Zero { name: "fence_idle_ttl" });
         }
-        Ok(Terms { ttl, wait, node_timeout, drift, renew_every, max_hold, fence_idle_ttl })
+        Ok(Terms { ttl, wait, node_timeout, drift, renew_every, max_hold })
     }
 }
 

@@ -32,6 +32,8 @@ use crate::{
     watchdog::Watchdog,
 };
 
+/// No counter is kept for longer without use: servers refuse times that are too long.
+const LONGEST_IDLE: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 /// Between attempts of one acquisition.
 const RETRY: Backoff =
     Backoff { first: Duration::from_millis(20), cap: Duration::from_millis(200) };
@@ -108,7 +110,10 @@ impl Redlock {
     ///
     /// Cancel safe: dropping the future releases, in the background, whatever it had set.
     pub async fn acquire(&self, resource: &str) -> Result<LockGuard, AcquireError> {
-        self.acquire_with(resource, LockOptions::new()).await
+        // Not by way of `acquire_with`: those who wait may be many, and each would keep options as well.
+        let terms = self.inner.defaults.terms(LockOptions::new())?;
+        let (granted, resource) = self.grant(resource, &terms, false).await?;
+        Ok(self.guard(granted, terms, resource))
     }
 
     /// Acquires the lock in exactly one round, or says why not.
@@ -210,25 +215,30 @@ impl Redlock {
         is_fenced: bool,
     ) -> Result<(Granted, Resource), AcquireError> {
         let Inner { quorum, key_prefix, .. } = &*self.inner;
-        let resource = Resource::new(resource)?;
-        let key = resource.lock_key(key_prefix);
-        let fence = is_fenced.then(|| Fence {
-            key: resource.fence_key(key_prefix),
-            idle_ms: millis(terms.fence_idle_ttl),
-        });
+        let resource = Resource::new(key_prefix, resource)?;
         // Futures of attempts are large, and those of tasks that wait are many: apart, they take no room
         // before their turn.
         let granted = if terms.wait.is_zero() {
+            let fence = self.fence(&resource, is_fenced);
+            let key = resource.lock_key().clone();
             Box::pin(acquire::attempt(quorum, key, fence, *terms, Order::All)).await?
         } else {
             let called = quorum.clock.now();
-            let ticket = self.inner.queues.enter(&key);
-            let Ok(Some(head)) = timeout(terms.wait, ticket.turn(quorum)).await else {
+            let ticket = self.inner.queues.enter(resource.lock_key());
+            let Ok(Some(head)) = timeout(terms.wait, ticket.turn()).await else {
                 return Err(self.never_had_its_turn(called));
             };
-            Box::pin(self.acquire_in_turn(head, called, &key, fence, *terms)).await?
+            let fence = self.fence(&resource, is_fenced);
+            let key = resource.lock_key();
+            Box::pin(self.acquire_in_turn(head, called, key, fence, *terms)).await?
         };
         Ok((granted, resource))
+    }
+
+    fn fence(&self, resource: &Resource, is_fenced: bool) -> Option<Fence> {
+        let Inner { key_prefix, defaults, .. } = &*self.inner;
+        let idle_ms = millis(defaults.fence_idle_ttl.min(LONGEST_IDLE));
+        is_fenced.then(|| Fence { key: resource.fence_key(key_prefix), idle_ms })
     }
 
     fn guard(&self, granted: Granted, terms: Terms, resource: Resource) -> LockGuard {
@@ -246,6 +256,7 @@ impl Redlock {
         terms: Terms,
     ) -> Result<Granted, AcquireError> {
         let Inner { quorum, queues, .. } = &*self.inner;
+        head.begin(quorum);
         let left = terms.wait.saturating_sub(quorum.clock.now().since(called));
         let mut order = head.first_order(queues, quorum, key, left).await;
         let mut attempts: u32 = 0;

@@ -7,39 +7,45 @@ use crate::options::OptionsError;
 /// The longest legal name, in bytes.
 pub(crate) const MAX_LEN: usize = 1024;
 
-/// The name of what is locked, checked: not empty, at most 1024 bytes.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Resource(Arc<str>);
+/// What is locked: a name that was checked (not empty, at most 1024 bytes), and its keys.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Resource {
+    /// The name is the end of it.
+    lock_key: Key,
+    name_at: usize,
+}
 
 impl Resource {
-    pub(crate) fn new(name: &str) -> Result<Self, OptionsError> {
+    pub(crate) fn new(prefix: &str, name: &str) -> Result<Self, OptionsError> {
         if name.is_empty() {
             return Err(OptionsError::ResourceEmpty);
         }
         if name.len() > MAX_LEN {
             return Err(OptionsError::ResourceTooLong { len: name.len(), max: MAX_LEN });
         }
-        Ok(Self(Arc::from(name)))
+        let lock_key = Key(Arc::from(format!("{prefix}lock:{name}")));
+        let name_at = lock_key.0.len().saturating_sub(name.len());
+        Ok(Self { lock_key, name_at })
     }
 
-    pub(crate) fn as_str(&self) -> &str {
-        &self.0
+    pub(crate) fn name(&self) -> &str {
+        self.lock_key.0.get(self.name_at..).unwrap_or_default()
     }
 
     /// The key of the resource's counter on each node.
     pub(crate) fn fence_key(&self, prefix: &str) -> Key {
-        Key(Arc::from(format!("{prefix}fence:{}", self.0)))
+        Key(Arc::from(format!("{prefix}fence:{}", self.name())))
     }
 
     /// The key that is set on each node while the resource is locked.
-    pub(crate) fn lock_key(&self, prefix: &str) -> Key {
-        Key(Arc::from(format!("{prefix}lock:{}", self.0)))
+    pub(crate) fn lock_key(&self) -> &Key {
+        &self.lock_key
     }
 }
 
 impl fmt::Debug for Resource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(&self.0, f)
+        fmt::Debug::fmt(self.name(), f)
     }
 }
 
@@ -73,17 +79,20 @@ mod tests {
 
     #[test]
     fn a_name_is_neither_empty_nor_endless() {
-        assert!(matches!(Resource::new(""), Err(OptionsError::ResourceEmpty)));
-        assert!(Resource::new(&"x".repeat(MAX_LEN)).is_ok());
+        assert!(matches!(Resource::new("q:", ""), Err(OptionsError::ResourceEmpty)));
+        assert!(Resource::new("q:", &"x".repeat(MAX_LEN)).is_ok());
         assert!(matches!(
-            Resource::new(&"x".repeat(MAX_LEN + 1)),
+            Resource::new("q:", &"x".repeat(MAX_LEN + 1)),
             Err(OptionsError::ResourceTooLong { len: 1025, max: 1024 })
         ));
     }
 
     #[test]
     fn the_key_names_its_purpose() {
-        let key = Resource::new("orders:42").unwrap().lock_key("shop:");
-        assert_eq!(key.as_str(), "shop:lock:orders:42");
+        let resource = Resource::new("shop:", "orders:42").unwrap();
+        assert_eq!(resource.lock_key().as_str(), "shop:lock:orders:42");
+        assert_eq!(resource.fence_key("shop:").as_str(), "shop:fence:orders:42");
+        assert_eq!(resource.name(), "orders:42");
+        assert_eq!(Resource::new("", "é").unwrap().name(), "é");
     }
 }

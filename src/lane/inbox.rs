@@ -6,6 +6,9 @@ use tokio::sync::Notify;
 
 use crate::node::Outcome;
 
+/// So many replies take no more room than they need.
+const FEW: usize = 4;
+
 /// Takes in the answers to one reader. It takes no room while it is empty, where a channel would keep
 /// some for dozens of answers: every held lock has one.
 #[derive(Debug, Default)]
@@ -40,7 +43,13 @@ impl ReplyTo {
 
 impl Inbox {
     fn put(&self, reply: Reply) {
-        self.replies.lock().unwrap_or_else(PoisonError::into_inner).push(reply);
+        let mut replies = self.replies.lock().unwrap_or_else(PoisonError::into_inner);
+        // What comes after the decision of a round may lie here for as long as its lock is held.
+        if replies.len() < FEW {
+            replies.reserve_exact(1);
+        }
+        replies.push(reply);
+        drop(replies);
         self.came.notify_one();
     }
 

@@ -6,7 +6,7 @@
 use std::{fmt, sync::OnceLock};
 
 use super::{NodeName, script::Script};
-use crate::resource::Key;
+use crate::{fencing_token::FencingToken, resource::Key};
 
 /// What an admitted node's votes are asked with: the marker that has to be there, and the script that
 /// looks for it. Whoever has it did not have to load anything.
@@ -122,7 +122,8 @@ impl Marker {
         let mut named = |name: &str| lines.next()?.strip_prefix(name)?.strip_prefix(": ");
         let (state, run_id, node) = (named("state")?, named("run_id")?, named("node")?);
         let (members, max_ttl_ms) = (named("members")?, named("max_ttl_ms")?.parse().ok()?);
-        let floor = named("floor")?.parse().ok()?;
+        let floor =
+            named("floor")?.parse().ok().filter(|floor| *floor <= FencingToken::MAX.get())?;
         let state = match state {
             "waiting" => MarkState::Waiting,
             "admitted" => MarkState::Admitted,
@@ -179,7 +180,9 @@ mod tests {
         let head = format!("{id}\nstate: admitted\nrun_id: r\nnode: n\nmembers: n\nmax_ttl_ms: ");
         let [no_floor, no_number] = ["5", "5\nfloor: x"].map(|end| format!("{head}{end}"));
         let no_ttl = format!("{head}x\nfloor: 0");
-        for text in ["", id, "x\nstate: waiting", &head, &no_ttl, &no_floor, &no_number] {
+        let too_high = format!("{head}5\nfloor: {}", FencingToken::MAX.get() + 1);
+        for text in ["", id, "x\nstate: waiting", &head, &no_ttl, &no_floor, &no_number, &too_high]
+        {
             assert_eq!(Marker::parse(text), None, "{text}");
         }
         assert!(Marker::parse(&format!("{head}5\nfloor: 0")).is_some());

@@ -2,7 +2,7 @@
 //!
 //! Every key a script touches is passed in `KEYS`, and everything is checked before anything is
 //! written, because an error in a script does not roll back what it wrote. Every script returns the
-//! owner id that it was given, so that a reply which a client library or a proxy took for another's
+//! owner id that it was given, or the `run_id`, so that a reply which a client library or a proxy took for another's
 //! is found out instead of becoming a vote.
 
 use super::{Answer, Operation};
@@ -12,6 +12,8 @@ use std::time::Duration;
 
 /// What an acquire says that finds no marker, or another one than its own.
 pub(crate) const NOT_ADMITTED: u8 = 3;
+/// What only the script says that looks for rights.
+pub(crate) const RIGHTS: u8 = 4;
 
 /// One of the library's scripts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,7 +107,8 @@ impl<'a> Said<'a> {
         let number = u64::try_from(self.number).ok();
         match self.code {
             1 if matches!(asked, Operation::AcquireFenced { .. }) => {
-                number.map(FencingToken::new).map(Answer::Counted)
+                let is_token = |number: &u64| (1..=FencingToken::MAX.get()).contains(number);
+                number.filter(is_token).map(FencingToken::new).map(Answer::Counted)
             }
             0 => Some(Answer::Missing),
             1 => Some(Answer::Done),
@@ -134,7 +137,9 @@ mod tests {
         let fence = Fence { key: Key::new("f"), idle_ms: 1 };
         let fenced = Operation::AcquireFenced { key, fence, owner, ttl_ms: 1 };
         assert_eq!(answer("1 7 x", &fenced), Some(Answer::Counted(FencingToken::new(7))));
-        assert_eq!(answer("1 -7 x", &fenced), None);
+        for nonsense in ["1 -7 x", "1 0 x", "1 9007199254740992 x"] {
+            assert_eq!(answer(nonsense, &fenced), None, "{nonsense}");
+        }
 
         let said = |to, more| Some(Said { code: 1, number: 0, to, more });
         assert_eq!(Said::read("1 0 x"), said("x", ""));

@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::master::Master;
 use crate::{
     fence::counters::{AtLimit, Counters},
+    fencing_token::FencingToken,
     node::{Answer, Ballot, Fence, NodeFailure, Operation, Outcome, SendAs},
     owner_id::OwnerId,
     resource::Key,
@@ -17,6 +18,7 @@ impl Master {
             return Ok(None);
         }
         let number = self.text(key, now).and_then(|text| text.parse().ok());
+        let number = number.filter(|number| *number <= FencingToken::MAX.get());
         number.map(Some).ok_or_else(|| NodeFailure::Rejected {
             message: format!("ERR quorumlock: {} is not a counter", key.as_str()),
         })

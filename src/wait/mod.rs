@@ -66,7 +66,7 @@ pub(crate) struct Queues {
 #[derive(Debug)]
 pub(crate) struct Ticket<'a> {
     queues: &'a Queues,
-    key: Key,
+    key: &'a Key,
     /// Taken out when the ticket is dropped.
     queue: Option<Arc<AsyncMutex<Head>>>,
 }
@@ -118,10 +118,10 @@ impl Queues {
     }
 
     /// Takes a place at the end of a resource's queue. It is left by dropping the ticket.
-    pub(crate) fn enter(&self, key: &Key) -> Ticket<'_> {
+    pub(crate) fn enter<'a>(&'a self, key: &'a Key) -> Ticket<'a> {
         let mut queues = self.by_key.lock().unwrap_or_else(PoisonError::into_inner);
         let queue = Arc::clone(queues.entry(key.clone()).or_default());
-        Ticket { queues: self, key: key.clone(), queue: Some(queue) }
+        Ticket { queues: self, key, queue: Some(queue) }
     }
 }
 
@@ -130,23 +130,22 @@ impl Drop for Ticket<'_> {
         let mut queues = self.queues.by_key.lock().unwrap_or_else(PoisonError::into_inner);
         // Given back under the lock: of two that leave together the second one sees the first gone.
         self.queue = None;
-        if queues.get(&self.key).is_some_and(|queue| Arc::strong_count(queue) == 1) {
-            queues.remove(&self.key);
+        if queues.get(self.key).is_some_and(|queue| Arc::strong_count(queue) == 1) {
+            queues.remove(self.key);
         }
     }
 }
 
 impl Ticket<'_> {
     /// Waits until all who came before have had their turn. Cancel safe: the turn passes on.
-    pub(crate) async fn turn(&self, quorum: &Quorum) -> Option<OwnedMutexGuard<Head>> {
-        let mut head = Arc::clone(self.queue.as_ref()?).lock_owned().await;
-        head.begin(quorum);
-        Some(head)
+    pub(crate) async fn turn(&self) -> Option<OwnedMutexGuard<Head>> {
+        Some(Arc::clone(self.queue.as_ref()?).lock_owned().await)
     }
 }
 
 impl Head {
-    fn begin(&mut self, quorum: &Quorum) {
+    /// Its turn begins.
+    pub(crate) fn begin(&mut self, quorum: &Quorum) {
         self.splits = 0;
         self.yielded = 0;
         while let Some(Ok(ring)) = self.watch.as_mut().map(|watch| watch.rings.try_recv()) {

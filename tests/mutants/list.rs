@@ -645,6 +645,17 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         witness: Simulation,
     },
     Mutant {
+        name: "marker_is_read_first",
+        rule: "a marker that is there shows that the largest number was not forgotten",
+        file: "src/node/redis/look.rs",
+        text: "        let max = self.get(&keys.max).await?;
+        facts.max",
+        instead: "        facts.marker = self.get(&keys.marker).await?;
+        let max = self.get(&keys.max).await?;
+        facts.max",
+        witness: Servers("a_look_reads_the_marker"),
+    },
+    Mutant {
         name: "script_without_the_floor",
         rule: "a node grants only above its floor",
         file: "src/node/lua/acquire_fenced.lua",
@@ -722,16 +733,16 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         name: "acquire_overwrites",
         rule: "a key that exists is not set",
         file: "src/node/lua/acquire.lua",
-        text: "ARGV[1], 'NX', 'PX', ARGV[2])",
-        instead: "ARGV[1], 'PX', ARGV[2])",
+        text: "if redis.call('EXISTS', KEYS[1]) == 1 then",
+        instead: "if redis.call('EXISTS', KEYS[1]) == 2 then",
         witness: Servers("conformance"),
     },
     Mutant {
         name: "acquire_without_ttl",
         rule: "a dead client's key ends with its ttl",
         file: "src/node/lua/acquire.lua",
-        text: "ARGV[1], 'NX', 'PX', ARGV[2])",
-        instead: "ARGV[1], 'NX')",
+        text: "redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])",
+        instead: "redis.call('SET', KEYS[1], ARGV[1])",
         witness: Servers("conformance"),
     },
     Mutant {
@@ -770,7 +781,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         name: "reply_out_of_step_counts",
         rule: "a reply to another question is no vote",
         file: "src/node/redis/mod.rs",
-        text: "Some(said) if is_for(said.to, asked) => {",
+        text: "Some(said) if is_for(said.to, asked) && said.more.is_empty() => {",
         instead: "Some(said) => {",
         witness: Servers("replies"),
     },

@@ -546,6 +546,43 @@ async fn a_fleet_that_nobody_knows_of_waits_and_says_until_when() {
     assert!(started.elapsed() < WAIT, "{:?}", started.elapsed());
 }
 
+// A node that is flushed in the middle of a look must not pass on that it granted nothing.
+#[tokio::test]
+async fn a_look_reads_the_marker_after_what_the_marker_vouches_for() {
+    let server = Server::with_args(&["--slowlog-log-slower-than", "0"]);
+    let builder = new_fleet(MAX_TTL).single_node(server.url());
+    let _redlock = builder.connect().await.unwrap();
+    let log = server.command(&["SLOWLOG", "GET", "-1"]).into_array();
+    // The latest comes first. Each has a number, a time, a span and then the command.
+    let commands = log.into_iter().rev().map(|entry| entry.into_array().remove(3).into_array());
+    let got: Vec<String> = commands
+        .map(|command| command.into_iter().filter_map(Reply::into_text).collect::<Vec<_>>())
+        .filter(|command| command.first().is_some_and(|name| name == "GET"))
+        .map(|command| command[1].clone())
+        .collect();
+    // The first look comes before any script, which may get them as well.
+    assert_eq!(
+        got.get(..2),
+        Some(&["quorumlock:max".to_owned(), MARKER.to_owned()][..]),
+        "{got:?}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_floor_survives_flushed_scripts() {
+    let fleet = Fleet::start(3);
+    let redlock = connect(new_fleet(MAX_TTL), &fleet).await;
+    let marker = || fleet[0].get(MARKER).and_then(|text| Marker::parse(&text)).expect("a marker");
+    let before = marker();
+    fleet[0].set_raw(MARKER, &Marker { floor: 40, ..before.clone() }.to_string(), None);
+    assert_eq!(fleet[0].command(&["SCRIPT", "FLUSH"]), Reply::Text("OK".to_owned()));
+    let tokens = || async { redlock.try_acquire_fenced("r").await.map(|guard| guard.token()) };
+    tokens().await.unwrap();
+    eventually("another admission", SOON, || marker().id != before.id);
+    assert_eq!(marker().floor, 40);
+    eventually("all nodes to vote", SOON, || all_vote(&redlock));
+}
+
 /// Writes the marker that a client of the fleet would have written on this node.
 #[track_caller]
 fn mark(fleet: &Fleet, place: usize, state: MarkState) {

@@ -445,9 +445,9 @@ struct Asked {
     in_all: Vec<u64>,
 }
 
-/// How often each was asked for a lock.
+/// The script that acquires is the only one that asks whether the key exists.
 fn acquire_calls(fleet: &Fleet) -> Vec<u64> {
-    fleet.iter().map(|server| server.votes()).collect()
+    fleet.iter().map(|server| server.calls("exists")).collect()
 }
 
 /// Acquires once, without waiting, where the nodes at the places `held` are another's; and releases.

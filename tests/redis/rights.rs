@@ -14,16 +14,17 @@ use crate::support::{
 const SOON: Duration = Duration::from_secs(10);
 /// The user of `docs/operations.md`, before it is taken something away.
 const RIGHTS: &str = "on >pw resetkeys ~quorumlock:* resetchannels &quorumlock:* -@all +evalsha +eval \
-     +script|load +ping +info +client|id +client|kill +pttl +get +set +pexpire +del +subscribe \
+     +script|load +ping +info +client|id +client|kill +exists +pttl +get +set +pexpire +del +subscribe \
      +unsubscribe +pubsub|numsub +publish";
 /// What no node can do without, and what the error calls it.
-const NEEDED: [(&str, &str); 9] = [
+const NEEDED: [(&str, &str); 10] = [
     ("-info", "'info'"),
     ("-script", "'script|load'"),
     ("-evalsha", "'evalsha'"),
     ("-eval", "may not call EVAL on quorumlock:marker"),
     ("-get", "may not call GET on quorumlock:marker"),
     ("-set", "may not call SET on quorumlock:marker"),
+    ("-exists", "may not call EXISTS on quorumlock:marker"),
     ("-pttl", "may not call PTTL on quorumlock:marker"),
     ("-pexpire", "may not call PEXPIRE on quorumlock:marker"),
     ("-del", "may not call DEL on quorumlock:marker"),
@@ -75,10 +76,10 @@ async fn who_lacks_several_is_told_all_of_them() {
         let builder = as_user(&server, "some", changes);
         async { builder.connect().await.expect_err("a refusal").to_string() }
     };
-    let told_commands = told(&["-pttl", "-set", "-del"]).await;
-    assert!(told_commands.contains("may not call SET, PTTL, DEL on"), "{told_commands}");
+    let told_commands = told(&["-exists", "-set", "-del"]).await;
+    assert!(told_commands.contains("may not call SET, EXISTS, DEL on"), "{told_commands}");
     let told_keys = told(&["resetkeys", "~other:*"]).await;
-    let all = "may not call GET, SET, PTTL, PEXPIRE, DEL on quorumlock:marker";
+    let all = "may not call GET, SET, EXISTS, PTTL, PEXPIRE, DEL on quorumlock:marker";
     assert!(told_keys.contains(all), "{told_keys}");
     let told_read_only = told(&["resetkeys", "%R~quorumlock:*"]).await;
     assert!(told_read_only.contains("may not call SET, PEXPIRE, DEL on"), "{told_read_only}");

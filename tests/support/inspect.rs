@@ -99,24 +99,18 @@ impl Server {
         self.info("server").remove("run_id").expect("INFO names the run")
     }
 
-    /// How often it was asked for a lock without a token. Markers are written by a script that is sent as
-    /// text, and nothing else sets anything.
+    /// How many locks it has granted. Markers are written by a script that is sent as text, and nothing
+    /// else sets anything.
     #[track_caller]
-    pub fn votes(&self) -> u64 {
+    pub fn grants(&self) -> u64 {
         self.calls("set").saturating_sub(self.calls("eval"))
     }
 
-    /// How many locks it has granted. Whom it refuses it tells for how long, and else it is asked for no
-    /// ttl.
-    #[track_caller]
-    pub fn grants(&self) -> u64 {
-        self.votes().saturating_sub(self.calls("pttl"))
-    }
-
-    /// How often it was asked for a lock, to let one live on, or to let one go that it had.
+    /// How often it was asked for a lock, to let one live on, or to let one go that it had: each calls one
+    /// of these, and the looks of clients call none.
     #[track_caller]
     pub fn operations(&self) -> u64 {
-        self.votes().saturating_add(self.calls("pexpire")).saturating_add(self.calls("del"))
+        ["exists", "pexpire", "del"].map(|command| self.calls(command)).iter().sum()
     }
 
     /// How often a command was called since the server started, its subcommands included and also

@@ -191,13 +191,13 @@ async fn want(locker: Locker, resource: String, end: Instant) -> Waits {
         };
         waits.got.push(took);
         // A timer of the runtime would take up to twice as long, and a thread sleeps up to a tenth longer.
-        let hold = move || {
+        let work = move || {
             thread::sleep(HOLD.mul_f64(0.8).saturating_sub(acquired.elapsed()));
             while acquired.elapsed() < HOLD {
                 hint::spin_loop();
             }
         };
-        tokio::task::spawn_blocking(hold).await.expect("held");
+        tokio::task::spawn_blocking(work).await.expect("held");
         locker.release(held).await.ok();
     }
     waits

@@ -9,7 +9,8 @@
 if string.sub(redis.call('GET', KEYS[2]) or '', 1, 32) ~= '@mark@' then
   return '3 0 ' .. ARGV[1]
 end
-if redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then
-  return '1 0 ' .. ARGV[1]
+if redis.call('EXISTS', KEYS[1]) == 1 then
+  return string.format('2 %.0f %s', redis.call('PTTL', KEYS[1]), ARGV[1])
 end
-return string.format('2 %.0f %s', redis.call('PTTL', KEYS[1]), ARGV[1])
+redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
+return '1 0 ' .. ARGV[1]

@@ -6,7 +6,7 @@ counter = math.max(counter, @floor@)
 if math.max(counter, max) >= 9007199254740991 then
   error({err = 'ERR quorumlock: ' .. KEYS[3] .. ' cannot go beyond 2^53 - 1'})
 end
-if not redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then
+if redis.call('EXISTS', KEYS[1]) == 1 then
   return string.format('2 %.0f %s', redis.call('PTTL', KEYS[1]), ARGV[1])
 end
 counter = counter + 1
@@ -15,4 +15,5 @@ if counter > max then
   redis.call('SET', KEYS[4], text)
 end
 redis.call('SET', KEYS[3], text, 'PX', ARGV[3])
+redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
 return '1 ' .. text .. ' ' .. ARGV[1]

@@ -10,7 +10,7 @@ local function number(key)
     return nil
   end
   local n = tonumber(text)
-  -- Not by a pattern, which takes longer.
+  -- Not by a pattern, which takes longer; so '1e3', if somebody set that, is 1000.
   if not n or n < 0 or n > 9007199254740991 or n % 1 ~= 0 then
     error({err = 'ERR quorumlock: ' .. key .. ' is not a number below 2^53'})
   end

@@ -3,7 +3,7 @@
 -- ARGV[2]: ttl in ms. ARGV[3]: after how many ms the counter goes when it is not used. ARGV[4]: the token.
 -- Returns '1 0 owner': set; '2 ms owner', '3 0 owner': as acquire.lua.
 counter = math.max(counter, tonumber(ARGV[4]))
-if not redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then
+if redis.call('EXISTS', KEYS[1]) == 1 then
   return string.format('2 %.0f %s', redis.call('PTTL', KEYS[1]), ARGV[1])
 end
 local text = string.format('%.0f', counter)
@@ -11,4 +11,5 @@ if counter > max then
   redis.call('SET', KEYS[4], text)
 end
 redis.call('SET', KEYS[3], text, 'PX', ARGV[3])
+redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
 return '1 0 ' .. ARGV[1]

@@ -1,10 +1,10 @@
 -- Says which commands that a node needs its client may not call: the error of a script that lacks a right
 -- does not name it. It calls none of them, and reads and writes nothing.
 -- ARGV[1]: run_id. ARGV[2]: a key of the fleet, on which they have to be allowed.
--- Returns '1 0 run_id', and behind it the names of those that are forbidden.
+-- Returns '4 0 run_id', which no other script does, and behind it the names of those that are forbidden.
 local key, forbidden = ARGV[2], {}
 local needed = {
-  {'GET', key}, {'SET', key, ''}, {'PTTL', key}, {'PEXPIRE', key, 1, 'GT'}, {'DEL', key},
+  {'GET', key}, {'SET', key, ''}, {'EXISTS', key}, {'PTTL', key}, {'PEXPIRE', key, 1, 'GT'}, {'DEL', key},
   {'EVAL', '', 0},
 }
 for _, command in ipairs(needed) do
@@ -15,4 +15,4 @@ for _, command in ipairs(needed) do
     table.insert(forbidden, command[1])
   end
 end
-return table.concat({1, 0, ARGV[1], unpack(forbidden)}, ' ')
+return table.concat({4, 0, ARGV[1], unpack(forbidden)}, ' ')

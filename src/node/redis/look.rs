@@ -6,9 +6,10 @@ use fred::{clients::Client, types::Value};
 
 use super::{failed_call, send};
 use crate::{
+    fencing_token::FencingToken,
     node::{
         Facts, FleetKeys, MarkState, Marker, NodeFailure,
-        script::{Said, Script},
+        script::{self, Said, Script},
     },
     resource::Key,
 };
@@ -49,9 +50,11 @@ impl Commands {
         if !facts.may_read() {
             return Ok(facts);
         }
-        facts.marker = self.get(&keys.marker).await?;
+        // In this order: a marker that is there then shows that what was read before was not forgotten.
         let max = self.get(&keys.max).await?;
         facts.max = max.map_or(Some(0), |max| max.parse().ok());
+        facts.max = facts.max.filter(|max| *max <= FencingToken::MAX.get());
+        facts.marker = self.get(&keys.marker).await?;
         if durability {
             // Where that is forbidden, it is not relied on.
             let policy = self.ask("CONFIG", &["GET", "appendonly", "appendfsync"]).await;
@@ -70,7 +73,8 @@ impl Commands {
             reply = self.ask("EVALSHA", &args).await;
         }
         let reply = reply?.into_string().ok_or_else(out_of_step)?;
-        let said = Said::read(&reply).filter(|said| said.to == run_id && said.code == 1);
+        let said =
+            Said::read(&reply).filter(|said| said.to == run_id && said.code == script::RIGHTS);
         let forbidden = said.ok_or_else(out_of_step)?.more;
         Ok(forbidden.split_whitespace().map(str::to_owned).collect())
     }

@@ -277,7 +277,7 @@ fn decode(value: &Value, asked: &Operation) -> Outcome {
             (pong.as_str().as_deref() == Some(&*nonce.to_string())).then_some(Answer::Done)
         }
         (reply, asked) => match reply.as_str().as_deref().and_then(Said::read) {
-            Some(said) if is_for(said.to, asked) => {
+            Some(said) if is_for(said.to, asked) && said.more.is_empty() => {
                 if said.code == script::NOT_ADMITTED {
                     return Err(not_admitted());
                 }

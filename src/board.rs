@@ -117,8 +117,7 @@ impl Board {
     pub(crate) fn note_marker(&self, place: usize, marker: &Marker) {
         let seen = self.sight().nodes.get(place).cloned().flatten();
         if let Some(Seen { facts, asked_at, .. }) = seen {
-            let max = facts.max.map(|max| max.max(marker.floor));
-            let facts = Facts { marker: Some(marker.to_string()), max, ..facts };
+            let facts = Facts { marker: Some(marker.to_string()), ..facts };
             self.note(place, facts, asked_at, false);
         }
     }

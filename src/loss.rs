@@ -22,9 +22,12 @@ impl Loss {
 
     /// What is cancelled by the loss, or has been.
     pub(crate) fn token(&self) -> CancellationToken {
-        let mut told = self.told();
-        let token = told.token.get_or_insert_default().clone();
-        if told.is_lost {
+        let (token, is_lost) = {
+            let mut told = self.told();
+            (told.token.get_or_insert_default().clone(), told.is_lost)
+        };
+        // Not under the lock: whoever listens is woken by it, and may ask again.
+        if is_lost {
             token.cancel();
         }
         token
@@ -36,7 +39,6 @@ impl Loss {
             told.is_lost = true;
             told.token.clone()
         };
-        // Not under the lock: whoever listens is woken by it, and may ask again.
         if let Some(token) = token {
             token.cancel();
         }

@@ -17,8 +17,11 @@
 
 #[cfg(test)]
 mod cases;
+mod sight;
 
 use std::{fmt, time::Duration};
+
+pub(crate) use self::sight::{Seen, Sight};
 
 use crate::{
     clock::Moment,
@@ -53,40 +56,6 @@ pub(crate) struct Fleet {
     pub(crate) found_without: Duration,
     /// Nodes that may have forgotten have to wait. Only a test shows what happens otherwise.
     pub(crate) makes_wait: bool,
-}
-
-/// What a client has seen of one node.
-#[derive(Clone, Debug)]
-pub(crate) struct Seen {
-    pub(crate) facts: Facts,
-    /// The marker among the facts; `None` also if what is there is none.
-    pub(crate) marker: Option<Marker>,
-    /// When this process was first seen with this marker.
-    pub(crate) since: Moment,
-    /// When the look was asked for that these facts come from.
-    pub(crate) asked_at: Moment,
-    /// Whether it can be asked now.
-    pub(crate) is_reachable: bool,
-    /// Whether it has said that it does not know the script of this marker.
-    pub(crate) forgot_script: bool,
-}
-
-/// What is known of all nodes, by place.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Sight {
-    pub(crate) nodes: Vec<Option<Seen>>,
-    /// Nodes to which an attempt to connect has failed.
-    pub(crate) unreachable: Vec<bool>,
-    /// The markers with which the nodes of a new fleet wait for each other, once that is settled.
-    pub(crate) founded: Option<Vec<Option<String>>>,
-    /// Where a marker of this fleet has been seen.
-    pub(crate) had_own: Vec<bool>,
-    /// Since when a quorum of a new fleet is there.
-    pub(crate) founding_since: Option<Moment>,
-    /// Nodes that were not looked at since have to be looked at.
-    pub(crate) look_after: Option<Moment>,
-    /// A node of this fleet has been admitted before: it is not new.
-    pub(crate) is_old: bool,
 }
 
 /// What a node is to do, or to wait for.
@@ -161,7 +130,7 @@ pub(crate) enum Refusal {
     MaxTtl { fleet: Duration, ours: Duration },
     #[error("the key {0} is not a marker of this library")]
     NoMarker(String),
-    #[error("the key {0} is not a number")]
+    #[error("the key {0} is not a number below 2^53")]
     NoNumber(String),
 }
 
@@ -234,7 +203,7 @@ impl Fleet {
         }
         if let Some(founded) = &sight.founded {
             if founded.get(place).is_some_and(|with| with.is_some() && *with == seen.facts.marker) {
-                return Verdict::Admit { floor: Some(largest(sight)) };
+                return Verdict::Admit { floor: Some(sight.largest()) };
             }
         } else if self.may_be_founded(sight) {
             return Verdict::Unknown;
@@ -271,12 +240,12 @@ impl Fleet {
         until: Moment,
         why: Why,
     ) -> Verdict {
-        let own = largest_of(sight, place);
+        let own = sight.largest_of(place);
         let others = |is_read: &dyn Fn(usize, &Seen) -> bool| -> Vec<Option<u64>> {
             let others = sight.nodes.iter().enumerate().filter(|(other, _)| *other != place);
             let read = |(other, seen): (usize, &Option<Seen>)| {
                 let seen = seen.as_ref().filter(|seen| seen.is_reachable && is_read(other, seen));
-                seen.and_then(|seen| seen.facts.max)
+                seen.and_then(Seen::largest)
             };
             others.map(read).collect()
         };
@@ -381,16 +350,6 @@ impl Fleet {
             max_ttl_ms: millis(self.fleet_max_ttl(sight)),
         })
     }
-}
-
-/// The largest number that any node is known to have granted.
-fn largest(sight: &Sight) -> u64 {
-    sight.nodes.iter().flatten().filter_map(|seen| seen.facts.max).max().unwrap_or(0)
-}
-
-fn largest_of(sight: &Sight, place: usize) -> u64 {
-    let seen = sight.nodes.get(place).and_then(Option::as_ref);
-    seen.and_then(|seen| seen.facts.max).unwrap_or(0)
 }
 
 // A new fleet.

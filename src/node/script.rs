@@ -2,8 +2,8 @@
 //!
 //! Every key a script touches is passed in `KEYS`, and everything is checked before anything is
 //! written, because an error in a script does not roll back what it wrote. Every script returns the
-//! owner id that it was given, or the `run_id`, so that a reply which a client library or a proxy took for another's
-//! is found out instead of becoming a vote.
+//! owner id that it was given, or the `run_id`, so that a reply which a client library or a proxy took
+//! for another's is found out instead of becoming a vote.
 
 use super::{Answer, Operation};
 use crate::fencing_token::FencingToken;

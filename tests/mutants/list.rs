@@ -507,9 +507,8 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         name: "turn_not_passed_on",
         rule: "a waiter whose queue is empty leaves nothing behind for the next",
         file: "src/wait/mod.rs",
-        text: "        head.begin(quorum);
-        Some(head)",
-        instead: "        std::mem::forget(head);
+        text: "        Some(Arc::clone(self.queue.as_ref()?).lock_owned().await)",
+        instead: "        std::mem::forget(Arc::clone(self.queue.as_ref()?).lock_owned().await);
         None",
         witness: Simulation,
     },
@@ -649,11 +648,22 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         rule: "a marker that is there shows that the largest number was not forgotten",
         file: "src/node/redis/look.rs",
         text: "        let max = self.get(&keys.max).await?;
-        facts.max",
+        facts.max = max.map_or(Some(0), |max| max.parse().ok());
+        facts.max = facts.max.filter(|max| *max <= FencingToken::MAX.get());
+        facts.marker = self.get(&keys.marker).await?;",
         instead: "        facts.marker = self.get(&keys.marker).await?;
         let max = self.get(&keys.max).await?;
-        facts.max",
+        facts.max = max.map_or(Some(0), |max| max.parse().ok());
+        facts.max = facts.max.filter(|max| *max <= FencingToken::MAX.get());",
         witness: Servers("a_look_reads_the_marker"),
+    },
+    Mutant {
+        name: "floor_is_not_read",
+        rule: "a node that was admitted in the middle of a look counts with what it learned",
+        file: "src/admission/sight.rs",
+        text: "self.facts.max.map(|max| max.max(floor))",
+        instead: "self.facts.max.map(|max| max.max(floor * 0))",
+        witness: Simulation,
     },
     Mutant {
         name: "script_without_the_floor",

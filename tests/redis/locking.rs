@@ -445,7 +445,7 @@ struct Asked {
     in_all: Vec<u64>,
 }
 
-/// The script that acquires is the only one that asks whether the key exists.
+/// Only scripts that acquire ask whether the key exists.
 fn acquire_calls(fleet: &Fleet) -> Vec<u64> {
     fleet.iter().map(|server| server.calls("exists")).collect()
 }

@@ -369,6 +369,14 @@ fn the_floor_is_the_largest_number_of_enough_others_and_its_own() {
     assert_eq!(case.verdict_at(case.end()), Verdict::Admit { floor: Some(30) });
     case.facts(0).max = Some(31);
     assert_eq!(case.verdict_at(case.end()), Verdict::Admit { floor: Some(31) });
+    // One that forgot itself, and was admitted between the two reads of a look.
+    case.mark(1, MarkState::Admitted, |marker| marker.floor = 50);
+    case.facts(1).max = Some(0);
+    case.look(case.end());
+    assert_eq!(case.verdict_at(case.end()), Verdict::Admit { floor: Some(50) });
+    case.mark(1, MarkState::Admitted, |_| ());
+    case.facts(1).max = Some(7);
+    case.look(case.end());
     // Three of the four others are enough, two are not.
     case.facts(0).max = Some(0);
     case.node(2).is_reachable = false;

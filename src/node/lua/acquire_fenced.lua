@@ -4,7 +4,7 @@
 -- Returns '1 number owner': granted; '2 ms owner', '3 0 owner': as acquire.lua.
 counter = math.max(counter, @floor@)
 if math.max(counter, max) >= 9007199254740991 then
-  error({err = 'ERR quorumlock: ' .. KEYS[3] .. ' cannot go beyond 2^53 - 1'})
+  error({err = 'ERR quorumlock: ' .. KEYS[max > counter and 4 or 3] .. ' cannot go beyond 2^53 - 1'})
 end
 if redis.call('EXISTS', KEYS[1]) == 1 then
   return string.format('2 %.0f %s', redis.call('PTTL', KEYS[1]), ARGV[1])

@@ -50,7 +50,8 @@ impl Commands {
         if !facts.may_read() {
             return Ok(facts);
         }
-        // In this order: a marker that is there then shows that what was read before was not forgotten.
+        // In this order: a marker that is there then shows that what was read before was not forgotten, or
+        // else it has the floor of an admission since.
         let max = self.get(&keys.max).await?;
         facts.max = max.map_or(Some(0), |max| max.parse().ok());
         facts.max = facts.max.filter(|max| *max <= FencingToken::MAX.get());
@@ -107,7 +108,11 @@ impl Commands {
         let reply = self.ask("EVAL", &args).await?;
         let reply = reply.into_string().ok_or_else(out_of_step)?;
         let said = Said::read(&reply).filter(|said| said.to == marker.run_id);
-        Ok(said.ok_or_else(out_of_step)?.code == 1)
+        match said.map(|said| said.code) {
+            Some(1) => Ok(true),
+            Some(0) => Ok(false),
+            _ => Err(out_of_step()),
+        }
     }
 }
 

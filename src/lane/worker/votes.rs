@@ -98,6 +98,7 @@ impl<N: Node> Worker<N> {
             Step::Looked(Err(failure)) => self.candidacy.rejected("looked at", &failure),
             Step::Marked(Err(failure)) => self.candidacy.rejected("written to", &failure),
             Step::Looked(Ok(facts)) => {
+                self.failures = 0;
                 self.candidacy.looked(facts);
                 self.candidacy.proceed(link, PATIENCE);
             }

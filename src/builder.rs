@@ -29,6 +29,9 @@ use crate::{
     watchdog::Watchdog,
 };
 
+/// No counter is kept for longer without use: servers refuse times that are too long.
+const LONGEST_IDLE: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+
 /// Sets up a [`Redlock`].
 ///
 /// | option | default |
@@ -207,7 +210,7 @@ impl RedlockBuilder {
     /// not go back by it: what is missing counts from the largest number that the node granted to any
     /// resource. Defaults to 24 h; more than 100 years count as 100.
     pub fn fence_idle_ttl(mut self, fence_idle_ttl: Duration) -> Self {
-        self.defaults.fence_idle_ttl = fence_idle_ttl;
+        self.defaults.fence_idle_ttl = fence_idle_ttl.min(LONGEST_IDLE);
         self
     }
 

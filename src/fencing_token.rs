@@ -30,6 +30,11 @@ impl FencingToken {
     }
 }
 
+/// A number as nodes keep it: none above the largest token.
+pub(crate) fn number(text: &str) -> Option<u64> {
+    text.parse().ok().filter(|number| *number <= FencingToken::MAX.get())
+}
+
 impl fmt::Display for FencingToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
@@ -44,6 +49,8 @@ mod tests {
     fn tokens_are_ordered_and_shown_as_numbers() {
         assert!(FencingToken::new(9) < FencingToken::new(10));
         assert_eq!(FencingToken::MAX.to_string(), "9007199254740991");
+        assert_eq!(number("9007199254740991"), Some(FencingToken::MAX.get()));
+        assert_eq!(number("9007199254740992"), None);
     }
 
     #[cfg(feature = "serde")]

@@ -32,8 +32,6 @@ use crate::{
     watchdog::Watchdog,
 };
 
-/// No counter is kept for longer without use: servers refuse times that are too long.
-const LONGEST_IDLE: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 /// Between attempts of one acquisition.
 const RETRY: Backoff =
     Backoff { first: Duration::from_millis(20), cap: Duration::from_millis(200) };
@@ -237,7 +235,7 @@ impl Redlock {
 
     fn fence(&self, resource: &Resource, is_fenced: bool) -> Option<Fence> {
         let Inner { key_prefix, defaults, .. } = &*self.inner;
-        let idle_ms = millis(defaults.fence_idle_ttl.min(LONGEST_IDLE));
+        let idle_ms = millis(defaults.fence_idle_ttl);
         is_fenced.then(|| Fence { key: resource.fence_key(key_prefix), idle_ms })
     }
 

@@ -6,7 +6,7 @@
 use std::{fmt, sync::OnceLock};
 
 use super::{NodeName, script::Script};
-use crate::{fencing_token::FencingToken, resource::Key};
+use crate::{fencing_token, resource::Key};
 
 /// What an admitted node's votes are asked with: the marker that has to be there, and the script that
 /// looks for it. Whoever has it did not have to load anything.
@@ -122,8 +122,7 @@ impl Marker {
         let mut named = |name: &str| lines.next()?.strip_prefix(name)?.strip_prefix(": ");
         let (state, run_id, node) = (named("state")?, named("run_id")?, named("node")?);
         let (members, max_ttl_ms) = (named("members")?, named("max_ttl_ms")?.parse().ok()?);
-        let floor =
-            named("floor")?.parse().ok().filter(|floor| *floor <= FencingToken::MAX.get())?;
+        let floor = fencing_token::number(named("floor")?)?;
         let state = match state {
             "waiting" => MarkState::Waiting,
             "admitted" => MarkState::Admitted,
@@ -156,6 +155,7 @@ impl fmt::Display for Marker {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fencing_token::FencingToken;
 
     #[test]
     fn a_marker_is_read_as_it_was_written() {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::master::Master;
 use crate::{
     fence::counters::{AtLimit, Counters},
-    fencing_token::FencingToken,
+    fencing_token,
     node::{Answer, Ballot, Fence, NodeFailure, Operation, Outcome, SendAs},
     owner_id::OwnerId,
     resource::Key,
@@ -17,8 +17,7 @@ impl Master {
         if self.pttl(key.as_str(), now) == -2 {
             return Ok(None);
         }
-        let number = self.text(key, now).and_then(|text| text.parse().ok());
-        let number = number.filter(|number| *number <= FencingToken::MAX.get());
+        let number = self.text(key, now).and_then(|text| fencing_token::number(&text));
         number.map(Some).ok_or_else(|| NodeFailure::Rejected {
             message: format!("ERR quorumlock: {} is not a counter", key.as_str()),
         })

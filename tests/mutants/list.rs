@@ -648,13 +648,11 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         rule: "a marker that is there shows that the largest number was not forgotten",
         file: "src/node/redis/look.rs",
         text: "        let max = self.get(&keys.max).await?;
-        facts.max = max.map_or(Some(0), |max| max.parse().ok());
-        facts.max = facts.max.filter(|max| *max <= FencingToken::MAX.get());
+        facts.max = max.map_or(Some(0), |max| fencing_token::number(&max));
         facts.marker = self.get(&keys.marker).await?;",
         instead: "        facts.marker = self.get(&keys.marker).await?;
         let max = self.get(&keys.max).await?;
-        facts.max = max.map_or(Some(0), |max| max.parse().ok());
-        facts.max = facts.max.filter(|max| *max <= FencingToken::MAX.get());",
+        facts.max = max.map_or(Some(0), |max| fencing_token::number(&max));",
         witness: Servers("a_look_reads_the_marker"),
     },
     Mutant {

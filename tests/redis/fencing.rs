@@ -96,6 +96,13 @@ async fn tokens_grow_from_one_holder_to_the_next_in_one_round() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_counter_that_is_to_stay_for_ever_is_no_error() {
+    let fleet = Fleet::start(1);
+    let redlock = connect(builder().fence_idle_ttl(Duration::MAX), &fleet).await;
+    assert_eq!(pair(&redlock).await.0, FencingToken::new(1));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_token_grows_also_when_the_counters_do_not_agree() {
     let fleet = Fleet::start(5);
     let redlock = connect(builder().node_timeout(Duration::from_secs(1)), &fleet).await;

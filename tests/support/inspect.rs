@@ -99,8 +99,8 @@ impl Server {
         self.info("server").remove("run_id").expect("INFO names the run")
     }
 
-    /// How many locks without tokens it has granted. Markers are written by a script that is sent as text, and nothing
-    /// else sets anything.
+    /// How many locks without tokens it has granted. Markers are written by a script that is sent as
+    /// text, and nothing else sets anything.
     #[track_caller]
     pub fn grants(&self) -> u64 {
         self.calls("set").saturating_sub(self.calls("eval"))

@@ -6,7 +6,7 @@ use fred::{clients::Client, types::Value};
 
 use super::{failed_call, send};
 use crate::{
-    fencing_token::FencingToken,
+    fencing_token,
     node::{
         Facts, FleetKeys, MarkState, Marker, NodeFailure,
         script::{self, Said, Script},
@@ -53,8 +53,7 @@ impl Commands {
         // In this order: a marker that is there then shows that what was read before was not forgotten, or
         // else it has the floor of an admission since.
         let max = self.get(&keys.max).await?;
-        facts.max = max.map_or(Some(0), |max| max.parse().ok());
-        facts.max = facts.max.filter(|max| *max <= FencingToken::MAX.get());
+        facts.max = max.map_or(Some(0), |max| fencing_token::number(&max));
         facts.marker = self.get(&keys.marker).await?;
         if durability {
             // Where that is forbidden, it is not relied on.

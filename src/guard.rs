@@ -88,7 +88,7 @@ impl LockGuard {
     /// not cancelled by a release.
     #[must_use]
     pub fn lost_token(&self) -> CancellationToken {
-        self.watched.lease().loss.token()
+        self.watched.lease().loss.listeners().lost.clone()
     }
 
     /// Resolves when the last renewal did not succeed, with what is left of the validity: too few nodes
@@ -99,16 +99,16 @@ impl LockGuard {
     /// Cancel safe.
     pub async fn at_risk(&self) -> Duration {
         let lease = self.watched.lease();
-        let lost = self.lost_token();
+        let listeners = lease.loss.listeners();
         loop {
             // Asked for before the look, so that what happens in between is not missed.
-            let failed = lease.at_risk.notified();
+            let failed = listeners.at_risk.notified();
             if let Some(remaining) = lease.remaining_at_risk() {
                 return remaining;
             }
             tokio::select! {
                 biased;
-                () = lost.cancelled() => return Duration::ZERO,
+                () = listeners.lost.cancelled() => return Duration::ZERO,
                 () = failed => {}
             }
         }

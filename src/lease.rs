@@ -16,8 +16,6 @@ use std::{
     time::Duration,
 };
 
-use tokio::sync::Notify;
-
 use crate::{
     clock::Moment,
     error::{ExtendError, NodeReports, ReleaseError},
@@ -37,10 +35,8 @@ use crate::{
 
 #[derive(Debug)]
 pub(crate) struct Lease {
-    pub(crate) terms: Terms,
+    pub(crate) terms: Arc<Terms>,
     pub(crate) loss: Loss,
-    /// A renewal has failed.
-    pub(crate) at_risk: Notify,
     state: Mutex<State>,
 }
 
@@ -86,12 +82,12 @@ fn judge(verdict: Verdict, started: Moment, now: Moment, until: Moment, terms: T
 }
 
 impl Lease {
-    pub(crate) fn new(granted: Granted, terms: Terms) -> Self {
+    pub(crate) fn new(granted: Granted, terms: Arc<Terms>) -> Self {
         let Granted { claim, started, valid_until, .. } = granted;
         let hold_until = terms.max_hold.map(|max_hold| started.plus(max_hold));
         let valid_until = hold_until.map_or(valid_until, |end| end.min(valid_until));
         let state = State { claim, valid_until, hold_until, at_risk: false, end: None };
-        Self { terms, loss: Loss::default(), at_risk: Notify::new(), state: Mutex::new(state) }
+        Self { terms, loss: Loss::default(), state: Mutex::new(state) }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -210,7 +206,7 @@ impl Lease {
             Renewed::Inconclusive { .. } => {
                 state.at_risk = true;
                 drop(state);
-                self.at_risk.notify_waiters();
+                self.loss.warn();
             }
         }
         renewed

@@ -64,6 +64,8 @@ pub struct Redlock {
 struct Inner {
     quorum: Arc<Quorum>,
     defaults: Arc<Defaults>,
+    /// The terms of the locks that are held, which are mostly the same: a process may hold many.
+    usual_terms: Mutex<Option<Arc<Terms>>>,
     key_prefix: Box<str>,
     watchdog: Arc<Watchdog>,
     queues: Queues,
@@ -89,8 +91,18 @@ impl Redlock {
         tasks: Vec<JoinHandle<()>>,
     ) -> Self {
         let (quorum, defaults) = (Arc::new(quorum), Arc::new(defaults));
-        let tasks = Mutex::new(tasks);
-        Self { inner: Arc::new(Inner { quorum, defaults, key_prefix, watchdog, queues, tasks }) }
+        let (usual_terms, tasks) = (Mutex::default(), Mutex::new(tasks));
+        Self {
+            inner: Arc::new(Inner {
+                quorum,
+                defaults,
+                usual_terms,
+                key_prefix,
+                watchdog,
+                queues,
+                tasks,
+            }),
+        }
     }
 
     /// Acquires the lock, waiting until it is free.
@@ -240,8 +252,18 @@ impl Redlock {
     }
 
     fn guard(&self, granted: Granted, terms: Terms, resource: Resource) -> LockGuard {
-        let watched = self.inner.watchdog.watch(Lease::new(granted, terms));
+        let lease = Lease::new(granted, self.shared(terms));
+        let watched = self.inner.watchdog.watch(lease);
         LockGuard::new(watched, resource, Arc::clone(&self.inner.defaults))
+    }
+
+    /// The terms of a lock that is held: those of the last one, if they are the same.
+    fn shared(&self, terms: Terms) -> Arc<Terms> {
+        // It has waited.
+        let terms = Terms { wait: Duration::ZERO, ..terms };
+        let mut usual = self.inner.usual_terms.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = usual.take().filter(|usual| **usual == terms);
+        Arc::clone(usual.insert(known.unwrap_or_else(|| Arc::new(terms))))
     }
 
     /// Waits until the nodes grant, for what is left of the wait since it was `called`.

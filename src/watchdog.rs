@@ -291,7 +291,7 @@ impl Task {
                 verdict.or_else(|| tally.is_complete().then_some(Verdict::Unknown))
             {
                 round.judged = true;
-                round.lease.judge(verdict, round.started, round.lease.terms);
+                round.lease.judge(verdict, round.started, *round.lease.terms);
                 self.renewing.remove(&round.id);
                 self.shared.put(round.id, &round.lease);
             }

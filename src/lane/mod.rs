@@ -15,9 +15,14 @@
 //! 4. A vote is answered exactly once and in time, also when its connection is lost, and at once by a
 //!    node that is known not to answer.
 //! 5. At most `max_in_flight` votes are in the queue and on the wire together.
+//!
+//! What is asked for at the same time goes to the node as one command. That changes neither the order nor
+//! what each operation does, and a call ends in its own time ([`outbox`], [`calls`]).
 
 mod inbox;
 mod ledger;
+mod outbox;
+mod unanswered;
 mod calls;
 mod candidacy;
 mod connection;

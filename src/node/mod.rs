@@ -18,6 +18,8 @@ pub use self::{
     operation::{Answer, Fence, Operation},
 };
 
+use futures::{FutureExt, future::join_all};
+
 use crate::{
     owner_id::{OwnerId, Seat},
     resource::Key,
@@ -120,7 +122,8 @@ impl NodeFailure {
     #[must_use]
     pub fn may_have_run(&self) -> bool {
         match self {
-            Self::Timeout { .. } | Self::Disconnected { .. } | Self::Rejected { .. } => true,
+            Self::Timeout { .. } | Self::Disconnected { .. } => true,
+            Self::Rejected { .. } => !self.is_forbidden_key(),
             Self::Unreachable { .. }
             | Self::Unresponsive
             | Self::Overloaded { .. }
@@ -132,11 +135,24 @@ impl NodeFailure {
         }
     }
 
-    /// Whether the rejection says that the key is not a lock's, so that there is nothing to release.
-    /// Any other may pass: a server that is busy or loading, a right that is missing.
-    pub(crate) fn is_wrong_type(&self) -> bool {
+    /// Whether the rejection says that the key cannot be a lock of ours, so that there is nothing to release:
+    /// it is of another type, or may not be touched. Any other may pass: a server that is busy or loading, a
+    /// command that is forbidden.
+    pub(crate) fn is_about_the_key(&self) -> bool {
+        self.is_rejection("WRONGTYPE") || self.is_forbidden_key()
+    }
+
+    /// Whether the rejection says that one of the keys may not be touched. Servers look at that before they
+    /// run a command.
+    pub(crate) fn is_forbidden_key(&self) -> bool {
+        self.is_rejection("NOPERM No permissions to access a key")
+            // Before 7.2.
+            || self.is_rejection("NOPERM this user has no permissions to access one of the keys")
+    }
+
+    fn is_rejection(&self, beginning: &str) -> bool {
         match self {
-            Self::Rejected { message } => message.starts_with("WRONGTYPE"),
+            Self::Rejected { message } => message.starts_with(beginning),
             Self::Timeout { .. }
             | Self::Disconnected { .. }
             | Self::Unreachable { .. }
@@ -288,6 +304,34 @@ pub trait Link: sealed::Sealed + Send + Sync + 'static {
         timeout: Duration,
     ) -> impl Future<Output = Outcome> + Send + 'static;
 
+    /// How many operations may go together.
+    const MOST_TOGETHER: usize = 1;
+
+    /// Sends operations in one command, which are executed in this order and in one step: those that have
+    /// an owner, grants among them by this admission. Their outcomes, in the same order.
+    ///
+    /// This sends each by itself, for links that are not asked to do more.
+    ///
+    /// # Errors
+    ///
+    /// As for [`call`](Self::call), for all of them.
+    ///
+    /// # Cancel safety
+    ///
+    /// As for [`call`](Self::call).
+    fn call_together(
+        &self,
+        operations: Vec<Operation>,
+        ballot: &Arc<Ballot>,
+        timeout: Duration,
+    ) -> impl Future<Output = Result<Vec<Outcome>, NodeFailure>> + Send + 'static {
+        let send_as = |operation: &Operation| {
+            if operation.is_grant() { SendAs::Ballot(Arc::clone(ballot)) } else { SendAs::Digest }
+        };
+        let each = operations.iter().map(|asked| self.call(asked, send_as(asked), timeout).boxed());
+        join_all(each.collect::<Vec<_>>()).map(Ok)
+    }
+
     /// Looks at what decides whether the node may vote. `durability`: whether to ask how it is kept on
     /// the disk, for which some servers want a right of its own.
     ///
@@ -363,12 +407,24 @@ mod tests {
     }
 
     #[test]
-    fn only_a_key_of_another_type_ends_a_release_by_an_error() {
+    fn only_a_key_that_cannot_be_ours_ends_a_release_by_an_error() {
         let rejected = |message: &str| NodeFailure::Rejected { message: message.into() };
-        assert!(rejected("WRONGTYPE Operation against a key").is_wrong_type());
-        for passing in ["BUSY Redis is busy", "LOADING", "MISCONF Errors writing", "NOPERM", "ERR"]
-        {
-            assert!(!rejected(passing).is_wrong_type(), "{passing}");
+        let forbidden = [
+            "NOPERM No permissions to access a key",
+            "NOPERM this user has no permissions to access one of the keys used as arguments",
+        ];
+        for of_key in ["WRONGTYPE Operation against a key"].iter().chain(&forbidden) {
+            assert!(rejected(of_key).is_about_the_key(), "{of_key}");
         }
+        let passing = ["BUSY Redis is busy", "LOADING", "MISCONF Errors writing", "NOPERM", "ERR"];
+        let others = [
+            "NOPERM User access-key-7 has no permissions to run the 'del' command",
+            "NOPERM ACL failure in script: No permissions to access a key",
+        ];
+        for passing in passing.iter().chain(&others) {
+            assert!(!rejected(passing).is_about_the_key(), "{passing}");
+            assert!(rejected(passing).may_have_run(), "{passing}");
+        }
+        assert!(forbidden.iter().all(|message| !rejected(message).may_have_run()));
     }
 }

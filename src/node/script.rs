@@ -1,9 +1,9 @@
 //! The scripts: one file per operation, each one atomic step on the server.
 //!
-//! Every key a script touches is passed in `KEYS`, and everything is checked before anything is
-//! written, because an error in a script does not roll back what it wrote. Every script returns the
-//! owner id that it was given, or the `run_id`, so that a reply which a client library or a proxy took
-//! for another's is found out instead of becoming a vote.
+//! Every key a script touches is passed in `KEYS`, and nothing can fail behind the first write that did not
+//! fail itself, because an error in a script does not roll back what it wrote. Every script returns the
+//! owner id that it was given, or the `run_id`, and `together` all of them, so that a reply which a client
+//! library or a proxy took for another's is found out instead of becoming a vote.
 
 use super::{Answer, Operation};
 use crate::fencing_token::FencingToken;
@@ -14,6 +14,9 @@ use std::time::Duration;
 pub(crate) const NOT_ADMITTED: u8 = 3;
 /// What only the script says that looks for rights.
 pub(crate) const RIGHTS: u8 = 4;
+
+/// What is said of an operation that failed among others.
+pub(crate) const FAILED: u8 = 5;
 
 /// One of the library's scripts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,11 +37,25 @@ pub enum Script {
     Extend,
     /// Deletes one's own key.
     Release,
+    /// Several of all these but two: `Rights` and `Mark`.
+    Together,
+}
+
+/// The text of a script, out of these files.
+macro_rules! texts {
+    ($($name:literal),+) => { concat!($(include_str!(concat!("lua/", $name, ".lua"))),+) };
+}
+
+/// The text of a script as what is done if its name is this.
+macro_rules! operation {
+    ($name:literal, $($text:literal),+) => {
+        concat!("if name == '", $name, "' then\n", texts!($($text),+), "end\n")
+    };
 }
 
 impl Script {
     /// Every script.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Acquire,
         Self::AcquireFenced,
         Self::Raise,
@@ -47,27 +64,35 @@ impl Script {
         Self::Mark,
         Self::Extend,
         Self::Release,
+        Self::Together,
     ];
     /// Those by which a node votes: each admission has texts of its own, by [`text_for`](Self::text_for).
-    pub const VOTES: [Self; 4] =
-        [Self::Acquire, Self::AcquireFenced, Self::Raise, Self::RefillFenced];
+    pub const VOTES: [Self; 5] =
+        [Self::Acquire, Self::AcquireFenced, Self::Raise, Self::RefillFenced, Self::Together];
 
     /// Its text.
     #[must_use]
     pub const fn text(self) -> &'static str {
         match self {
-            Self::Acquire => include_str!("lua/acquire.lua"),
-            Self::AcquireFenced => {
-                concat!(include_str!("lua/counting.lua"), include_str!("lua/acquire_fenced.lua"))
-            }
-            Self::Raise => concat!(include_str!("lua/counting.lua"), include_str!("lua/raise.lua")),
-            Self::RefillFenced => {
-                concat!(include_str!("lua/counting.lua"), include_str!("lua/refill_fenced.lua"))
-            }
-            Self::Rights => include_str!("lua/rights.lua"),
-            Self::Mark => include_str!("lua/mark.lua"),
-            Self::Extend => include_str!("lua/extend.lua"),
-            Self::Release => include_str!("lua/release.lua"),
+            Self::Acquire => texts!("admitted", "acquire"),
+            Self::AcquireFenced => texts!("admitted", "counting", "acquire_fenced"),
+            Self::Raise => texts!("admitted", "counting", "raise"),
+            Self::RefillFenced => texts!("admitted", "counting", "refill_fenced"),
+            Self::Rights => texts!("rights"),
+            Self::Mark => texts!("mark"),
+            Self::Extend => texts!("extend"),
+            Self::Release => texts!("release"),
+            Self::Together => concat!(
+                "local function operation(name, KEYS, ARGV)\n",
+                operation!("acquire", "acquire"),
+                operation!("acquire_fenced", "counting", "acquire_fenced"),
+                operation!("raise", "counting", "raise"),
+                operation!("refill_fenced", "counting", "refill_fenced"),
+                operation!("extend", "extend"),
+                operation!("release", "release"),
+                "end\n",
+                texts!("together")
+            ),
         }
     }
 
@@ -171,17 +196,17 @@ mod tests {
             };
             let keyed = calls("redis.call(");
             assert_eq!(keyed.is_empty(), script == Script::Rights, "{script:?}");
-            for (command, key) in keyed {
+            // Channels are no keys.
+            let is_of_channels = |command: &str| ["'PUBSUB'", "'PUBLISH'"].contains(&command);
+            let caught = calls("redis.pcall(").into_iter();
+            let caught = caught.filter(|(command, _)| !is_of_channels(command));
+            for (command, key) in keyed.into_iter().chain(caught) {
                 assert!(command.starts_with('\''), "{script:?}: computed command {command}");
                 // `key` is what a function of the script is called with.
                 let is_declared = key.starts_with("KEYS[") || key == "key" || command == "'INFO'";
                 assert!(is_declared, "{script:?}: {command} on {key}");
                 // A number that is joined to a string is rounded.
                 assert!(!key.contains(".."), "{script:?}: {command} on {key}");
-            }
-            // Channels are no keys.
-            for (command, _) in calls("redis.pcall(") {
-                assert!(["'PUBSUB'", "'PUBLISH'"].contains(&&*command), "{script:?}: {command}");
             }
             assert!(!script.text().starts_with("#!"), "{script:?} has a shebang");
         }
@@ -190,7 +215,10 @@ mod tests {
     #[test]
     fn every_command_that_a_script_needs_is_one_of_which_the_rights_are_checked() {
         for script in Script::ALL {
-            for call in script.text().split("redis.call('").skip(1) {
+            let text = script.text();
+            let caught =
+                text.split("redis.pcall('").skip(1).filter(|call| !call.starts_with("PUB"));
+            for call in text.split("redis.call('").skip(1).chain(caught) {
                 let command = call.split('\'').next().unwrap_or_default();
                 // Every look begins with it, and its error has the name.
                 let is_checked = Script::Rights.text().contains(&format!("{{'{command}', "));
@@ -205,8 +233,15 @@ mod tests {
         assert_ne!(a, b);
         assert!(a.contains(&"a".repeat(32)) && !a.contains("'@mark@'"));
         assert!(a.starts_with("-- The nodes of the fleet: n n\n"));
-        let [low, high] = [7, 8].map(|floor| Script::AcquireFenced.text_for("m", "n", floor));
-        assert_ne!(low, high);
-        assert!(low.contains("math.max(counter, 7)"));
+        for vote in Script::VOTES {
+            let text = vote.text_for(&"a".repeat(32), "n", 7);
+            assert!(text.contains(&"a".repeat(32)) && !text.contains("'@mark@'"), "{vote:?}");
+            assert!(!text.contains("@floor@)"), "{vote:?}");
+        }
+        for counting in [Script::AcquireFenced, Script::Together] {
+            let [low, high] = [7, 8].map(|floor| counting.text_for("m", "n", floor));
+            assert_ne!(low, high);
+            assert!(low.contains("math.max(counter, 7)"));
+        }
     }
 }

@@ -208,9 +208,11 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         name: "timeout_means_not_run",
         rule: "what timed out may still run, and is released",
         file: "src/node/mod.rs",
-        text: "Self::Timeout { .. } | Self::Disconnected { .. } | Self::Rejected { .. } => true,
+        text: "Self::Timeout { .. } | Self::Disconnected { .. } => true,
+            Self::Rejected { .. } => !self.is_forbidden_key(),
             Self::Unreachable { .. }",
-        instead: "Self::Disconnected { .. } | Self::Rejected { .. } => true,
+        instead: "Self::Disconnected { .. } => true,
+            Self::Rejected { .. } => !self.is_forbidden_key(),
             Self::Timeout { .. }
             | Self::Unreachable { .. }",
         witness: Simulation,
@@ -219,9 +221,11 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         name: "lost_connection_means_not_run",
         rule: "what was sent on a connection that was lost may have run, and is released",
         file: "src/node/mod.rs",
-        text: "Self::Timeout { .. } | Self::Disconnected { .. } | Self::Rejected { .. } => true,
+        text: "Self::Timeout { .. } | Self::Disconnected { .. } => true,
+            Self::Rejected { .. } => !self.is_forbidden_key(),
             Self::Unreachable { .. }",
-        instead: "Self::Timeout { .. } | Self::Rejected { .. } => true,
+        instead: "Self::Timeout { .. } => true,
+            Self::Rejected { .. } => !self.is_forbidden_key(),
             Self::Disconnected { .. }
             | Self::Unreachable { .. }",
         witness: Simulation,
@@ -337,7 +341,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "late_commands_not_cut_off",
         rule: "a new connection has the old one closed unread",
-        file: "src/lane/worker/mod.rs",
+        file: "src/lane/worker/link.rs",
         text: "Connection::attempt(&self.node, self.stale.clone(), delay, cause)",
         instead: "Connection::attempt(&self.node, Vec::new(), delay, cause)",
         witness: Simulation,
@@ -345,7 +349,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "old_connection_forgotten_by_a_failed_attempt",
         rule: "the old connection is remembered until a new one was made",
-        file: "src/lane/worker/mod.rs",
+        file: "src/lane/worker/link.rs",
         text: "Connection::attempt(&self.node, self.stale.clone(), delay, cause)",
         instead: "Connection::attempt(&self.node, std::mem::take(&mut self.stale), delay, cause)",
         witness: Simulation,
@@ -354,7 +358,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         name: "acquire_sent_again_behind_its_release",
         rule: "an acquire that met a flushed script is not sent again behind its release",
         file: "src/lane/worker/votes.rs",
-        text: "if !vote.disowned {",
+        text: "if !self.is_released(&vote) {",
         instead: "if true {",
         witness: Simulation,
     },
@@ -369,18 +373,15 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "release_overtakes_its_acquire",
         rule: "a release goes out after the acquires of its owner that were asked for before",
-        file: "src/lane/calls.rs",
-        text: "self.unanswered.insert(id, call);
-        // Not an async block: it would have room for the future twice, before and while it is awaited.
-        self.answers.push(answer.map(move |outcome| (id, outcome)).boxed());",
-        instead: "let is_vote = matches!(call, Call::Vote(_));
-        self.unanswered.insert(id, call);
-        self.answers.push(Box::pin(async move {
-            if is_vote {
-                tokio::task::yield_now().await;
-            }
-            (id, answer.await)
-        }));",
+        file: "src/lane/calls/mod.rs",
+        text: "self.answers.push(answer.map(move |outcome| Came::Alone(id, outcome)).boxed());",
+        instead: "let is_vote = operation.is_grant();
+                    self.answers.push(Box::pin(async move {
+                        if is_vote {
+                            tokio::task::yield_now().await;
+                        }
+                        Came::Alone(id, answer.await)
+                    }));",
         witness: Simulation,
     },
     Mutant {
@@ -394,7 +395,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "silence_never_ends",
         rule: "a node that answers again votes again",
-        file: "src/lane/worker/mod.rs",
+        file: "src/lane/worker/link.rs",
         text: "if probe_again.take().is_some() {",
         instead: "if probe_again.is_none() {",
         witness: Simulation,
@@ -738,19 +739,99 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     },
     // The scripts and replies of real servers.
     Mutant {
+        name: "together_without_admission",
+        rule: "votes that go together need the admission as any",
+        file: "src/node/lua/together.lua",
+        text: "local is_admitted = is_readable and string.sub(marker or '', 1, 32) == '@mark@'",
+        instead: "local is_admitted = is_readable and (true or '@mark@')",
+        witness: Servers("together"),
+    },
+    Mutant {
+        name: "together_in_another_order",
+        rule: "what goes together is done in the order in which it was asked for",
+        file: "src/lane/outbox.rs",
+        text: "self.0.push_back(queued);",
+        instead: "self.0.push_front(queued);",
+        witness: Simulation,
+    },
+    Mutant {
+        name: "one_of_many_stops_the_rest",
+        rule: "an operation that fails does not keep those from being done that go with it",
+        file: "src/node/lua/together.lua",
+        text: "is_done, reply = pcall(operation, name, keys, args)",
+        instead: "is_done, reply = true, operation(name, keys, args)",
+        witness: Servers("together"),
+    },
+    Mutant {
+        name: "refused_together_is_refused_for_good",
+        rule: "a key that may not be touched costs others nothing",
+        file: "src/lane/calls/mod.rs",
+        text: "let is_for_a_key = failure.is_forbidden_key();",
+        instead: "let is_for_a_key = false;",
+        witness: Servers("together"),
+    },
+    Mutant {
+        name: "refused_together_is_asked_together_again",
+        rule: "what was refused for the company it was in is asked again alone",
+        file: "src/lane/calls/mod.rs",
+        text: "let most = if self.each_alone { 1 } else { L::MOST_TOGETHER };",
+        instead: "let most = L::MOST_TOGETHER;",
+        witness: Simulation,
+    },
+    Mutant {
+        name: "asked_again_behind_its_release",
+        rule: "what was refused together is not sent again behind its release",
+        file: "src/lane/worker/mod.rs",
+        text: "Call::Vote(vote) if self.is_released(&vote) =>",
+        instead: "Call::Vote(vote) if false =>",
+        witness: Servers("together"),
+    },
+    Mutant {
+        name: "release_answered_first_disowns_nobody",
+        rule: "a vote is not sent again behind its release, also when that is answered first",
+        file: "src/lane/calls/mod.rs",
+        text: "vote.disowned |= vote.operation.owner() == Some(*owner);",
+        instead: "vote.disowned |= false;",
+        witness: Simulation,
+    },
+    Mutant {
+        name: "lines_out_of_step_count",
+        rule: "a joint reply with a line to somebody else is no vote for anybody",
+        file: "src/node/redis/reply.rs",
+        text: "lines.next().is_none() && !outcomes.contains(&Err(out_of_step()))",
+        instead: "lines.next().is_none() || !outcomes.is_empty()",
+        witness: Simulation,
+    },
+    Mutant {
+        name: "forbidden_key_keeps_a_node_from_voting",
+        rule: "a lock that the client may not touch is no reason to refuse others",
+        file: "src/node/mod.rs",
+        text: "self.is_rejection(\"WRONGTYPE\") || self.is_forbidden_key()",
+        instead: "self.is_rejection(\"WRONGTYPE\")",
+        witness: Servers("together"),
+    },
+    Mutant {
+        name: "one_waits_for_another_that_has_more_time",
+        rule: "a vote that goes with others ends in its own time",
+        file: "src/lane/calls/mod.rs",
+        text: "self.ends.insert((*until, *id));",
+        instead: "drop((*until, *id));",
+        witness: Simulation,
+    },
+    Mutant {
         name: "acquire_overwrites",
         rule: "a key that exists is not set",
         file: "src/node/lua/acquire.lua",
-        text: "if redis.call('EXISTS', KEYS[1]) == 1 then",
-        instead: "if redis.call('EXISTS', KEYS[1]) == 2 then",
+        text: "'SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2])",
+        instead: "'SET', KEYS[1], ARGV[1], 'PX', ARGV[2])",
         witness: Servers("conformance"),
     },
     Mutant {
         name: "acquire_without_ttl",
         rule: "a dead client's key ends with its ttl",
         file: "src/node/lua/acquire.lua",
-        text: "redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])",
-        instead: "redis.call('SET', KEYS[1], ARGV[1])",
+        text: "'SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2])",
+        instead: "'SET', KEYS[1], ARGV[1], 'NX')",
         witness: Servers("conformance"),
     },
     Mutant {
@@ -788,9 +869,9 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "reply_out_of_step_counts",
         rule: "a reply to another question is no vote",
-        file: "src/node/redis/mod.rs",
-        text: "Some(said) if is_for(said.to, asked) && said.more.is_empty() => {",
-        instead: "Some(said) => {",
+        file: "src/node/redis/reply.rs",
+        text: "reply.and_then(Said::read).filter(|said| is_for(said.to, asked));",
+        instead: "reply.and_then(Said::read);",
         witness: Servers("replies"),
     },
 ];

@@ -445,9 +445,9 @@ struct Asked {
     in_all: Vec<u64>,
 }
 
-/// Only scripts that acquire ask whether the key exists.
+/// Once the nodes are admitted, only scripts that acquire set anything, or try to.
 fn acquire_calls(fleet: &Fleet) -> Vec<u64> {
-    fleet.iter().map(|server| server.calls("exists")).collect()
+    fleet.iter().map(|server| server.calls("set")).collect()
 }
 
 /// Acquires once, without waiting, where the nodes at the places `held` are another's; and releases.

@@ -17,6 +17,7 @@ mod cancel;
 mod lanes;
 mod conformance;
 mod replies;
+mod together;
 mod fenced;
 #[cfg(feature = "sim")]
 mod differential;

@@ -42,12 +42,17 @@ fn set_user(server: &Server, name: &str, rules: &[&str]) {
 }
 
 /// A node that this user reaches, with the rights of `docs/operations.md` and then these changes.
-fn as_user(server: &Server, name: &str, changes: &[&str]) -> RedlockBuilder {
-    let rules: Vec<&str> = RIGHTS.split_whitespace().chain(changes.iter().copied()).collect();
-    set_user(server, name, &rules);
-    let url = format!("redis://{name}:pw@{}", server.addr());
+pub(crate) fn as_user(server: &Server, name: &str, changes: &[&str]) -> RedlockBuilder {
+    let url = user_url(server, name, changes);
     // With time to answer, also on a machine that is busy.
     Redlock::builder().new_fleet().node_timeout(Duration::from_secs(2)).single_node(url)
+}
+
+/// The URL of this user, with the rights of `docs/operations.md` and then these changes.
+pub(crate) fn user_url(server: &Server, name: &str, changes: &[&str]) -> String {
+    let rules: Vec<&str> = RIGHTS.split_whitespace().chain(changes.iter().copied()).collect();
+    set_user(server, name, &rules);
+    format!("redis://{name}:pw@{}", server.addr())
 }
 
 #[tokio::test(flavor = "multi_thread")]

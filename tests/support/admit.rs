@@ -21,7 +21,7 @@ const PREFIX: &str = "test:";
 #[derive(Debug)]
 pub struct Admitted<L> {
     pub link: L,
-    ballot: SendAs,
+    ballot: Arc<Ballot>,
 }
 
 impl<L: Link> Admitted<L> {
@@ -44,12 +44,17 @@ impl<L: Link> Admitted<L> {
         timeout: Duration,
     ) -> impl Future<Output = Outcome> + Send + 'static {
         let is_grant = operation.is_grant() && send_as == SendAs::Digest;
-        let send_as = if is_grant { self.ballot.clone() } else { send_as };
+        let send_as = if is_grant { SendAs::Ballot(self.ballot()) } else { send_as };
         self.link.call(operation, send_as, timeout)
+    }
+
+    /// What its acquires are sent with.
+    pub fn ballot(&self) -> Arc<Ballot> {
+        Arc::clone(&self.ballot)
     }
 }
 
-async fn ballot(link: &impl Link, mut anew: bool) -> Result<SendAs, NodeFailure> {
+async fn ballot(link: &impl Link, mut anew: bool) -> Result<Arc<Ballot>, NodeFailure> {
     let keys = FleetKeys::with_prefix(PREFIX);
     loop {
         let facts = link.look(&keys, false, LIMIT).await?;
@@ -60,7 +65,7 @@ async fn ballot(link: &impl Link, mut anew: bool) -> Result<SendAs, NodeFailure>
         if is_of_process && !anew {
             let marker = marker.expect("of this process");
             let ballot = Ballot::new(keys, &marker.id, &marker.members, marker.floor);
-            return Ok(SendAs::Ballot(Arc::new(ballot)));
+            return Ok(Arc::new(ballot));
         }
         let marker = Marker {
             id: OwnerId::random().to_string(),

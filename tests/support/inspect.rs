@@ -99,18 +99,23 @@ impl Server {
         self.info("server").remove("run_id").expect("INFO names the run")
     }
 
-    /// How many locks without tokens it has granted. Markers are written by a script that is sent as
-    /// text, and nothing else sets anything.
+    /// How many locks without tokens it has granted. Each vote tries to set, one that refuses then asks for
+    /// the ttl, and so does nothing else that succeeds. Markers are written by a script that is sent as text.
     #[track_caller]
     pub fn grants(&self) -> u64 {
+        self.votes().saturating_sub(self.calls("pttl"))
+    }
+
+    /// How often it was asked for a lock without a token.
+    fn votes(&self) -> u64 {
         self.calls("set").saturating_sub(self.calls("eval"))
     }
 
-    /// How often it was asked for a lock, to let one live on, or to let one go that it had: each calls one
-    /// of these, and the looks of clients call none.
+    /// How often it was asked for a lock without a token, to let one live on, or to let one go that it had:
+    /// the looks of clients call none of these.
     #[track_caller]
     pub fn operations(&self) -> u64 {
-        ["exists", "pexpire", "del"].map(|command| self.calls(command)).iter().sum()
+        [self.votes(), self.calls("pexpire"), self.calls("del")].iter().sum()
     }
 
     /// How often a command was called since the server started, its subcommands included and also

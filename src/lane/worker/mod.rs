@@ -1,5 +1,6 @@
 //! The task behind a lane: a state machine over the connection, the queue and the answers.
 
+mod link;
 mod votes;
 
 use std::{
@@ -14,7 +15,7 @@ use tokio::{
 
 use super::{
     NodeState, Request,
-    calls::{Call, Calls, Limits, SILENCE, Vote},
+    calls::{Call, CallEnd, Calls, Limits, SILENCE, Vote},
     candidacy::{Candidacy, Standing, Step},
     connection::{Change, Connection},
     ledger::{Ledger, Release},
@@ -43,7 +44,7 @@ const RECONNECT: Backoff =
     Backoff { first: Duration::from_millis(50), cap: Duration::from_millis(400) };
 
 enum Event<L> {
-    Answered(Call, Outcome),
+    Answered(Call, CallEnd),
     Connection(Change<L>),
     Requested(Option<Request>),
     Candidacy(Step),
@@ -56,6 +57,7 @@ enum Due {
     RetryReleases,
     ProbeAgain,
     Overdue,
+    CallEnds,
     LookAgain,
     HeldBackTooLong,
     End,
@@ -124,11 +126,12 @@ impl<N: Node> Worker<N> {
     pub(super) async fn run(mut self) {
         while !self.finished() {
             match self.next_event().await {
-                Event::Answered(call, outcome) => self.answered(call, outcome),
+                Event::Answered(call, CallEnd::Outcome(outcome)) => self.answered(call, outcome),
+                Event::Answered(call, CallEnd::RefusedTogether) => self.ask_again(call),
                 Event::Connection(Change::Connected(Ok(link))) => self.connected(link),
                 Event::Connection(Change::Connected(Err(failure))) => self.not_connected(failure),
                 Event::Connection(Change::Closed(cause)) => self.lose_link(&cause),
-                Event::Requested(Some(request)) => self.requested(request),
+                Event::Requested(Some(request)) => self.all_requested(request),
                 Event::Requested(None) => {
                     self.queue_open = false;
                     self.begin_ending();
@@ -141,6 +144,7 @@ impl<N: Node> Worker<N> {
                 }
                 Event::Due(Due::ProbeAgain) => self.probe_again(),
                 Event::Due(Due::Overdue) => self.suspect(),
+                Event::Due(Due::CallEnds) => self.end_calls(),
                 Event::Due(Due::LookAgain) => self.look(),
                 Event::Due(Due::HeldBackTooLong) => self.end_held_back(),
                 Event::Due(Due::End) => break,
@@ -150,15 +154,31 @@ impl<N: Node> Worker<N> {
     }
 
     async fn next_event(&mut self) -> Event<N::Link> {
+        self.flush().await;
         let next = self.next_due();
         tokio::select! {
             // In this order a run is the same each time, and answers make room for requests.
             biased;
-            (call, outcome) = self.calls.answered() => Event::Answered(call, outcome),
+            (call, end) = self.calls.answered() => Event::Answered(call, end),
             change = self.connection.changed() => Event::Connection(change),
             request = self.queue.recv(), if self.queue_open => Event::Requested(request),
             due = self.alarm.until(next) => Event::Due(due),
             step = self.candidacy.next() => Event::Candidacy(step),
+        }
+    }
+
+    /// Sends what is to be sent, once all answers have been read that are there.
+    async fn flush(&mut self) {
+        if self.calls.has_answers() {
+            return;
+        }
+        if N::Link::MOST_TOGETHER > 1 && self.calls.has_company() {
+            // The node is busy with what was sent before. Who else can run now may ask for something first.
+            tokio::task::yield_now().await;
+            self.requested_by_now();
+        }
+        if let Connection::Open { link, .. } = &self.connection {
+            self.calls.flush(link, self.candidacy.ballot());
         }
     }
 
@@ -172,6 +192,7 @@ impl<N: Node> Worker<N> {
             (self.retry_releases, Due::RetryReleases),
             (probe_again, Due::ProbeAgain),
             (overdue, Due::Overdue),
+            (self.calls.ends_at(), Due::CallEnds),
             (self.candidacy.look_again_at().filter(|_| is_open), Due::LookAgain),
             (self.held_back_until(), Due::HeldBackTooLong),
             (self.ending.as_ref().map(|ending| ending.deadline), Due::End),
@@ -211,10 +232,24 @@ impl<N: Node> Worker<N> {
 
     // Requests.
 
+    /// This one and what has come with it, as far as it may go together.
+    fn all_requested(&mut self, first: Request) {
+        self.requested(first);
+        self.requested_by_now();
+    }
+
+    fn requested_by_now(&mut self) {
+        for _ in 1..N::Link::MOST_TOGETHER {
+            let Ok(request) = self.queue.try_recv() else { return };
+            self.requested(request);
+        }
+    }
+
     fn requested(&mut self, request: Request) {
         match request {
             Request::Vote { operation, timeout, deadline, reply_to, permit } => {
-                let (sent_as, disowned) = (SendAs::Digest, false);
+                let sent_as = SendAs::Digest;
+                let disowned = false;
                 self.vote(Vote {
                     operation,
                     sent_as,
@@ -227,7 +262,6 @@ impl<N: Node> Worker<N> {
             }
             Request::Release { release, reply_to } => {
                 let owner = release.owner;
-                self.calls.disown(owner);
                 self.forget_held_back(owner);
                 self.ledger.owe(release, reply_to);
                 self.send_releases();
@@ -250,26 +284,28 @@ impl<N: Node> Worker<N> {
     }
 
     fn send(&mut self, call: Call) {
-        let Connection::Open { link, .. } = &self.connection else { return };
+        if !matches!(self.connection, Connection::Open { .. }) {
+            return;
+        }
         // A release and a probe wait for as long as the connection is trusted: a late answer is one.
+        let until = due_after(PATIENCE);
         let (operation, limits) = match &call {
             Call::Vote(vote) => {
-                let left = vote.deadline.saturating_duration_since(Instant::now());
-                (vote.operation.clone(), Limits { timeout: left, strange_after: None })
+                (vote.operation.clone(), Limits { until: vote.deadline, strange_after: None })
             }
             Call::Release { owner, .. } => {
                 let Some(release) = self.ledger.get(*owner) else { return };
                 let strange_after = Some(release.timeout.max(SILENCE));
                 let Release { key, owner, calls, .. } = release.clone();
                 let release = Operation::Release { key, owner, calls };
-                (release, Limits { timeout: PATIENCE, strange_after })
+                (release, Limits { until, strange_after })
             }
             Call::Probe => {
                 let ping = Operation::Ping { nonce: self.calls.nonce() };
-                (ping, Limits { timeout: PATIENCE, strange_after: Some(SILENCE) })
+                (ping, Limits { until, strange_after: Some(SILENCE) })
             }
         };
-        self.calls.send(link, call, &operation, limits);
+        self.calls.send(call, operation, limits);
     }
 
     // Answers.
@@ -296,18 +332,36 @@ impl<N: Node> Worker<N> {
         self.send_releases();
     }
 
+    /// It certainly did nothing yet.
+    fn ask_again(&mut self, call: Call) {
+        match call {
+            // It would run after its release.
+            Call::Vote(vote) if self.is_released(&vote) => vote.answer(Err(NodeFailure::NoScript)),
+            Call::Vote(vote) => self.vote(vote),
+            call @ (Call::Release { .. } | Call::Probe) => self.send(call),
+        }
+    }
+
+    /// Ends the calls that have had their time, while others wait on that went with them.
+    fn end_calls(&mut self) {
+        let now = Instant::now();
+        while let Some(call) = self.calls.end(now) {
+            self.answered(call, Err(NodeFailure::Timeout { after: PATIENCE }));
+        }
+    }
+
     fn release_answered(&mut self, owner: OwnerId, sent_as: &SendAs, outcome: Outcome) {
         match outcome {
             Err(NodeFailure::NoScript) if *sent_as == SendAs::Digest => {
                 self.send(Call::Release { owner, sent_as: SendAs::Text });
             }
             Err(failure @ (NodeFailure::Rejected { .. } | NodeFailure::NoScript))
-                if !failure.is_wrong_type() =>
+                if !failure.is_about_the_key() =>
             {
                 self.retry_releases.get_or_insert_with(|| due_after(RETRY_RELEASE));
                 self.ledger.rejected(owner, failure);
             }
-            Err(failure) if !failure.is_wrong_type() => self.ledger.unanswered(owner, failure),
+            Err(failure) if !failure.is_about_the_key() => self.ledger.unanswered(owner, failure),
             outcome => self.ledger.settle(owner, outcome),
         }
         self.show_state();
@@ -325,68 +379,6 @@ impl<N: Node> Worker<N> {
                 Call::Probe => {}
             }
         }
-    }
-
-    // The connection.
-
-    fn connected(&mut self, link: N::Link) {
-        self.candidacy.look(&link, PATIENCE);
-        self.connection = Connection::Open { link, probe_again: None };
-        self.stale.clear();
-        self.back();
-    }
-
-    fn back_from_silence(&mut self) {
-        if let Connection::Open { probe_again, .. } = &mut self.connection {
-            // With several probes on the way, the first answer is the one that counts.
-            if probe_again.take().is_some() {
-                self.back();
-            }
-        }
-    }
-
-    fn back(&mut self) {
-        self.ledger.node_is_back();
-        self.show_state();
-        self.send_releases();
-    }
-
-    /// The node is silent. Nothing more is sent until a probe behind it was answered.
-    fn suspect(&mut self) {
-        if self.connection.why_not().is_none() {
-            self.probe_again();
-            self.show_state();
-        }
-    }
-
-    fn probe_again(&mut self) {
-        if let Connection::Open { probe_again, .. } = &mut self.connection {
-            *probe_again = Some(due_after(PROBE));
-            self.send(Call::Probe);
-        }
-    }
-
-    /// One caller got no answer in its short time. Whether that says anything about the node shows
-    /// when the probe is answered, or is overdue.
-    fn probe_quietly(&mut self) {
-        if self.connection.why_not().is_none() && !self.calls.is_probing() {
-            self.send(Call::Probe);
-        }
-    }
-
-    fn lose_link(&mut self, cause: &str) {
-        let Connection::Open { link, .. } = &self.connection else { return };
-        self.stale.push(link.id().clone());
-        self.answer_all_calls(&NodeFailure::Disconnected { cause: cause.to_owned() });
-        self.not_connected(NodeFailure::Unreachable { cause: cause.to_owned() });
-    }
-
-    fn not_connected(&mut self, cause: NodeFailure) {
-        self.candidacy.disconnected();
-        self.failures = self.failures.saturating_add(1);
-        let delay = RECONNECT.random_delay(self.failures, &self.entropy);
-        self.connection = Connection::attempt(&self.node, self.stale.clone(), delay, cause);
-        self.show_state();
     }
 
     fn state(&self) -> NodeState {

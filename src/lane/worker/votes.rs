@@ -49,7 +49,7 @@ impl<N: Node> Worker<N> {
                     self.candidacy.not_admitted(link, PATIENCE, &ballot, forgot_script);
                     // It certainly executed nothing. It may have forgotten no more than its scripts, or
                     // have been admitted again by another client.
-                    if !vote.disowned {
+                    if !self.is_released(&vote) {
                         return self.vote(vote);
                     }
                 } else if matches!(outcome, Err(NodeFailure::Rejected { .. })) {
@@ -58,7 +58,9 @@ impl<N: Node> Worker<N> {
                 }
             }
         }
-        if outcome == Err(NodeFailure::NoScript) && vote.sent_as == SendAs::Digest && !vote.disowned
+        if outcome == Err(NodeFailure::NoScript)
+            && vote.sent_as == SendAs::Digest
+            && !self.is_released(&vote)
         {
             vote.sent_as = SendAs::Text;
             return self.send(Call::Vote(vote));
@@ -74,6 +76,12 @@ impl<N: Node> Worker<N> {
         }
         vote.answer(outcome);
         self.show_state();
+    }
+
+    /// Whether its owner's release was put into the queue after it: sent again, it would run after that.
+    pub(super) fn is_released(&self, vote: &Vote) -> bool {
+        let is_owed = |owner| self.ledger.get(owner).is_some();
+        vote.disowned || vote.operation.owner().is_some_and(is_owed)
     }
 
     /// Looks at the node, if it is there.

@@ -1,7 +1,7 @@
 -- Sets the lock's key if there is none, and counts: the grant comes with a number larger than all that
 -- this node ever granted. Behind counting.lua. In the place of @floor@ is the floor of the admission.
 -- ARGV[2]: ttl in ms. ARGV[3]: after how many ms the counter goes when it is not used.
--- Returns '1 number owner': granted; '2 ms owner', '3 0 owner': as acquire.lua.
+-- Returns '1 number owner': granted; '2 ms owner': as acquire.lua.
 counter = math.max(counter, @floor@)
 if math.max(counter, max) >= 9007199254740991 then
   error({err = 'ERR quorumlock: ' .. KEYS[max > counter and 4 or 3] .. ' cannot go beyond 2^53 - 1'})

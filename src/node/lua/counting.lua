@@ -1,9 +1,6 @@
--- What all scripts begin with that count: an admitted node (see acquire.lua), and how a number is read.
--- KEYS[1]: the lock's key. KEYS[2]: the marker. KEYS[3]: the resource's counter. KEYS[4]: the largest number
--- of any resource. ARGV[1]: owner id.
-if string.sub(redis.call('GET', KEYS[2]) or '', 1, 32) ~= '@mark@' then
-  return '3 0 ' .. ARGV[1]
-end
+-- How those begin that count: with the numbers. Behind admitted.lua.
+-- KEYS[1]: the lock's key. KEYS[3]: the resource's counter. KEYS[4]: the largest number of any resource.
+-- ARGV[1]: owner id.
 local function number(key)
   local text = redis.call('GET', key)
   if not text then

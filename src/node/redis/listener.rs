@@ -13,7 +13,11 @@ use tokio::{
     time::timeout,
 };
 
-use super::{Task, not_connected, send, unreachable};
+use super::{
+    Task,
+    reply::{not_connected, unreachable},
+    send,
+};
 use crate::{
     node::{Heard, Listener, NodeFailure, sealed::Sealed},
     owner_id::{OwnerId, Seat},

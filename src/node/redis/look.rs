@@ -4,7 +4,10 @@ use std::time::Duration;
 
 use fred::{clients::Client, types::Value};
 
-use super::{failed_call, send};
+use super::{
+    reply::{failed_call, out_of_step},
+    send,
+};
 use crate::{
     fencing_token,
     node::{
@@ -113,10 +116,6 @@ impl Commands {
             _ => Err(out_of_step()),
         }
     }
-}
-
-fn out_of_step() -> NodeFailure {
-    NodeFailure::Disconnected { cause: "a reply out of step".to_owned() }
 }
 
 /// Reads the reply to `CONFIG GET`: a list of names and values, or a map.

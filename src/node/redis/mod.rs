@@ -15,17 +15,17 @@
 mod config;
 mod listener;
 mod look;
+mod reply;
 mod request;
 
 pub use config::ConfigError;
 pub use listener::RedisListener;
-use listener::whole_ring;
 
-use std::{fmt, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
 use fred::{
     clients::Client,
-    error::{Error, ErrorKind},
+    error::Error,
     interfaces::ClientLike,
     types::{
         CustomCommand, Value,
@@ -35,15 +35,15 @@ use fred::{
 use futures::{FutureExt, future::ready};
 use tokio_util::task::AbortOnDropHandle;
 
-use self::look::Commands;
+use self::{
+    look::Commands,
+    reply::{decode, decode_together, failed_call, not_connected, out_of_step, unreachable},
+};
 
 use super::{
-    Answer, Facts, FleetKeys, Link, LinkId, Marker, Node, NodeFailure, NodeName, Operation,
-    Outcome, SendAs,
-    script::{self, Said, Script},
-    sealed::Sealed,
+    Ballot, Facts, FleetKeys, Link, LinkId, Marker, Node, NodeFailure, NodeName, Operation,
+    Outcome, SendAs, script::Script, sealed::Sealed,
 };
-use crate::owner_id::OwnerId;
 
 /// A Redis or Valkey server that stands alone. `Debug` does not show its credentials.
 pub struct RedisNode {
@@ -173,8 +173,15 @@ pub struct RedisLink {
 /// The scripts' SHA-1 digests, as the server computed them.
 #[derive(Debug)]
 struct Digests {
-    extend: Value,
-    release: Value,
+    extend: String,
+    release: String,
+}
+
+impl Digests {
+    fn of(&self, script: Script) -> Option<&str> {
+        let known = [(Script::Extend, &*self.extend), (Script::Release, &*self.release)];
+        known.into_iter().find(|(known, _)| *known == script).map(|(_, digest)| digest)
+    }
 }
 
 impl Sealed for RedisLink {}
@@ -190,7 +197,7 @@ impl Link for RedisLink {
         send_as: SendAs,
         timeout: Duration,
     ) -> impl Future<Output = Outcome> + Send + 'static {
-        let Some((command, args)) = self.request(operation, send_as) else {
+        let Some((command, args)) = self.request(operation, &send_as) else {
             let why = "an acquire goes by its admission only".to_owned();
             return ready(Err(NodeFailure::NotAdmitted { why })).left_future();
         };
@@ -200,6 +207,28 @@ impl Link for RedisLink {
         reply
             .map(move |reply| match reply {
                 Ok(value) => decode(&value, &expected),
+                Err(error) => Err(failed_call(&error, timeout)),
+            })
+            .right_future()
+    }
+
+    /// Far below what a server needs a millisecond for.
+    const MOST_TOGETHER: usize = 64;
+
+    fn call_together(
+        &self,
+        operations: Vec<Operation>,
+        ballot: &Arc<Ballot>,
+        timeout: Duration,
+    ) -> impl Future<Output = Result<Vec<Outcome>, NodeFailure>> + Send + 'static {
+        let Some(args) = request::together(&operations, ballot) else {
+            let why = "not all are operations on a key of an owner".to_owned();
+            return ready(Err(NodeFailure::NotAdmitted { why })).left_future();
+        };
+        let reply = send(&self.client, "EVALSHA", args, timeout);
+        reply
+            .map(move |reply| match reply {
+                Ok(value) => decode_together(value.as_str().as_deref(), &operations),
                 Err(error) => Err(failed_call(&error, timeout)),
             })
             .right_future()
@@ -255,91 +284,6 @@ fn send(
     let client = client.with_options(&options);
     let command = CustomCommand::new_static(command, None::<u16>, false);
     async move { client.custom(command, args).await }
-}
-
-/// Reads a reply, and makes sure that it is the one to this operation.
-///
-/// RESP has no request ids: replies are matched by their order alone. One that is out of step would be
-/// taken for another's vote, so the connection is given up at the first sign of it.
-fn decode(value: &Value, asked: &Operation) -> Outcome {
-    let answer = match (value, asked) {
-        (Value::Array(items), Operation::Waiters { key, besides }) => match items.as_slice() {
-            [channel, Value::Integer(count)]
-                if channel.as_str().is_some_and(|name| *name == *whole_ring(key)) =>
-            {
-                let others = *count > i64::from(*besides);
-                let (taken, missing) = (Answer::Taken { remaining: None }, Answer::Missing);
-                Some(if others { taken } else { missing })
-            }
-            _ => None,
-        },
-        (pong, Operation::Ping { nonce }) => {
-            (pong.as_str().as_deref() == Some(&*nonce.to_string())).then_some(Answer::Done)
-        }
-        (reply, asked) => match reply.as_str().as_deref().and_then(Said::read) {
-            Some(said) if is_for(said.to, asked) && said.more.is_empty() => {
-                if said.code == script::NOT_ADMITTED {
-                    return Err(not_admitted());
-                }
-                said.answer(asked)
-            }
-            _ => None,
-        },
-    };
-    answer.ok_or_else(|| NodeFailure::Disconnected { cause: "a reply out of step".to_owned() })
-}
-
-fn is_for(owner: &str, asked: &Operation) -> bool {
-    asked.owner().is_some() && OwnerId::parse(owner) == asked.owner()
-}
-
-/// What a failed call says about the operation. In doubt, that it may have run.
-fn failed_call(error: &Error, timeout: Duration) -> NodeFailure {
-    let details = error.details();
-    if details.starts_with("NOSCRIPT") {
-        return NodeFailure::NoScript;
-    }
-    #[expect(clippy::wildcard_enum_match_arm, reason = "fred has more kinds with more features")]
-    match error.kind() {
-        ErrorKind::Timeout => NodeFailure::Timeout { after: timeout },
-        ErrorKind::IO | ErrorKind::Canceled | ErrorKind::Protocol | ErrorKind::Parse => {
-            NodeFailure::Disconnected { cause: details.to_owned() }
-        }
-        // Mostly an error that the server sent. The rest is fred's own, and no more certain.
-        _ => NodeFailure::Rejected { message: details.to_owned() },
-    }
-}
-
-/// What a failed connection attempt says about the server.
-fn not_connected(error: &Error) -> NodeFailure {
-    let details = error.details();
-    let unfit = |reason: String| NodeFailure::Unfit { reason };
-    #[expect(clippy::wildcard_enum_match_arm, reason = "fred has more kinds with more features")]
-    match error.kind() {
-        ErrorKind::Auth | ErrorKind::Config | ErrorKind::Url => unfit(details.to_owned()),
-        // That is how fred reads the end of a connection in the middle of AUTH.
-        ErrorKind::Protocol if details == "Expected string." => {
-            unreachable("the connection was closed")
-        }
-        ErrorKind::Protocol | ErrorKind::Parse => {
-            unfit(format!("not a Redis or Valkey server: {details}"))
-        }
-        _ if details.starts_with("ERR AUTH")
-            || details.starts_with("NOPERM")
-            || details.contains("DB index") =>
-        {
-            unfit(details.to_owned())
-        }
-        _ => unreachable(details),
-    }
-}
-
-fn not_admitted() -> NodeFailure {
-    NodeFailure::NotAdmitted { why: "it does not know of its admission any more".to_owned() }
-}
-
-fn unreachable(cause: &str) -> NodeFailure {
-    NodeFailure::Unreachable { cause: cause.to_owned() }
 }
 
 /// The first commands on a new connection, before anybody else uses it.
@@ -408,7 +352,8 @@ impl Setup<'_> {
         }
     }
 
-    async fn load(&self, script: Script) -> Result<Value, NodeFailure> {
-        self.ask("SCRIPT", &["LOAD", script.text()]).await
+    async fn load(&self, script: Script) -> Result<String, NodeFailure> {
+        let digest = self.ask("SCRIPT", &["LOAD", script.text()]).await?;
+        digest.into_string().ok_or_else(out_of_step)
     }
 }

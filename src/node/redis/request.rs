@@ -1,82 +1,174 @@
 //! Operations as the commands that they are.
 
-use fred::types::Value;
+use std::fmt::{Display, Write};
+
+use fred::{bytes::Bytes, types::Value};
 
 use super::{RedisLink, listener::whole_ring};
-use crate::node::{Ballot, FleetKeys, Operation, SendAs, script::Script};
+use crate::{
+    node::{Ballot, FleetKeys, Operation, SendAs, script::Script},
+    owner_id::OwnerId,
+    resource::Key,
+};
 
 impl RedisLink {
     /// The command for an operation; `None` for a vote without a ballot.
     pub(super) fn request(
         &self,
         operation: &Operation,
-        send_as: SendAs,
+        send_as: &SendAs,
     ) -> Option<(&'static str, Vec<Value>)> {
-        let (script, digest, key, owner, number) = match operation {
-            Operation::Acquire { .. }
-            | Operation::AcquireFenced { .. }
-            | Operation::Raise { .. }
-            | Operation::RefillFenced { .. } => {
-                let SendAs::Ballot(ballot) = send_as else { return None };
-                return vote(operation, &ballot);
+        let mut args = Arguments::default();
+        if let Operation::Waiters { key, .. } = operation {
+            args.put("NUMSUB");
+            args.put(whole_ring(key));
+            return Some(("PUBSUB", args.into_values()));
+        }
+        if let Operation::Ping { nonce } = operation {
+            args.put(nonce);
+            return Some(("PING", args.into_values()));
+        }
+        let run = Run::of(operation)?;
+        let mut command = "EVALSHA";
+        match send_as {
+            // A vote goes by the digests of its admission, and by nothing else.
+            SendAs::Ballot(ballot) if operation.is_grant() => {
+                args.put(ballot.digest(run.script)?);
+                run.put_keys_of_grant(&ballot.keys, &mut args);
             }
-            Operation::Extend { key, owner, ttl_ms } => {
-                (Script::Extend, &self.digests.extend, key, owner, *ttl_ms)
+            _ if operation.is_grant() => return None,
+            SendAs::Text => {
+                command = "EVAL";
+                args.put(run.script.text());
+                args.put_keys(&[run.key]);
             }
-            Operation::Release { key, owner, calls } => {
-                (Script::Release, &self.digests.release, key, owner, u64::from(*calls))
+            SendAs::Digest | SendAs::Ballot(_) => {
+                args.put(self.digests.of(run.script)?);
+                args.put_keys(&[run.key]);
             }
-            Operation::Waiters { key, .. } => {
-                return Some(("PUBSUB", vec!["NUMSUB".into(), whole_ring(key).into()]));
-            }
-            Operation::Ping { nonce } => return Some(("PING", vec![nonce.to_string().into()])),
-        };
-        let (command, body) = match send_as {
-            SendAs::Digest | SendAs::Ballot(_) => ("EVALSHA", digest.clone()),
-            SendAs::Text => ("EVAL", Value::from_static_str(script.text())),
-        };
-        let (owner, number) = (owner.to_string().into(), number.to_string().into());
-        Some((command, vec![body, Value::Integer(1), key.as_str().into(), owner, number]))
+        }
+        run.put_args(&mut args);
+        Some((command, args.into_values()))
     }
 }
 
-/// The command for a vote. It goes by the digests of its admission, and by nothing else.
-fn vote(operation: &Operation, ballot: &Ballot) -> Option<(&'static str, Vec<Value>)> {
-    let FleetKeys { marker, max } = &ballot.keys;
-    let (script, keys, args) = match operation {
-        Operation::Acquire { key, owner, ttl_ms } => {
-            (Script::Acquire, vec![key, marker], vec![owner.to_string(), ttl_ms.to_string()])
+/// The arguments of the command for several operations; `None` if there is one among them that is no script.
+pub(super) fn together(operations: &[Operation], ballot: &Ballot) -> Option<Vec<Value>> {
+    let runs: Vec<Run<'_>> = operations.iter().map(Run::of).collect::<Option<_>>()?;
+    let mut keys = vec![&ballot.keys.marker, &ballot.keys.max];
+    keys.extend(runs.iter().flat_map(|run| [Some(run.key), run.counter]).flatten());
+    let mut args = Arguments::default();
+    args.put(ballot.digest(Script::Together)?);
+    args.put_keys(&keys);
+    for run in runs {
+        args.put(run.name);
+        run.put_args(&mut args);
+        // All that count have the same number of arguments.
+        if run.counter.is_some() && run.numbers.contains(&None) {
+            args.put(0);
         }
-        Operation::AcquireFenced { key, fence, owner, ttl_ms } => (
-            Script::AcquireFenced,
-            vec![key, marker, &fence.key, max],
-            vec![owner.to_string(), ttl_ms.to_string(), fence.idle_ms.to_string()],
-        ),
-        Operation::Raise { key, fence, owner, token } => (
-            Script::Raise,
-            vec![key, marker, &fence.key, max],
-            vec![owner.to_string(), token.to_string(), fence.idle_ms.to_string()],
-        ),
-        Operation::RefillFenced { key, fence, owner, ttl_ms, token } => (
-            Script::RefillFenced,
-            vec![key, marker, &fence.key, max],
-            vec![
-                owner.to_string(),
-                ttl_ms.to_string(),
-                fence.idle_ms.to_string(),
-                token.to_string(),
-            ],
-        ),
-        Operation::Extend { .. }
-        | Operation::Release { .. }
-        | Operation::Waiters { .. }
-        | Operation::Ping { .. } => {
-            return None;
+    }
+    Some(args.into_values())
+}
+
+/// The arguments of one command. They share their memory: one at a time they would cost more than all else.
+#[derive(Debug, Default)]
+struct Arguments {
+    text: String,
+    /// Where each ends.
+    ends: Vec<usize>,
+}
+
+impl Arguments {
+    fn put(&mut self, argument: impl Display) {
+        // A `String` takes all that is written to it.
+        write!(self.text, "{argument}").ok();
+        self.ends.push(self.text.len());
+    }
+
+    fn put_keys(&mut self, keys: &[&Key]) {
+        self.put(keys.len());
+        for key in keys {
+            self.put(key.as_str());
         }
-    };
-    let digest = Value::from(ballot.digest(script)?);
-    let count = Value::Integer(i64::try_from(keys.len()).ok()?);
-    let keys = keys.into_iter().map(|key| Value::from(key.as_str()));
-    let args = args.into_iter().map(Value::from);
-    Some(("EVALSHA", [digest, count].into_iter().chain(keys).chain(args).collect()))
+    }
+
+    fn into_values(self) -> Vec<Value> {
+        let text = Bytes::from(self.text);
+        let begins = std::iter::once(0).chain(self.ends.iter().copied());
+        let places = begins.zip(&self.ends);
+        places.map(|(begin, end)| Value::Bytes(text.slice(begin..*end))).collect()
+    }
+}
+
+/// An operation that is a script, with what that takes.
+struct Run<'a> {
+    script: Script,
+    /// What it is called among others.
+    name: &'static str,
+    key: &'a Key,
+    counter: Option<&'a Key>,
+    owner: OwnerId,
+    numbers: [Option<u64>; 3],
+}
+
+impl<'a> Run<'a> {
+    fn of(operation: &'a Operation) -> Option<Self> {
+        let (script, name, key, counter, owner, numbers) = match operation {
+            Operation::Acquire { key, owner, ttl_ms } => {
+                (Script::Acquire, "acquire", key, None, owner, [Some(*ttl_ms), None, None])
+            }
+            Operation::AcquireFenced { key, fence, owner, ttl_ms } => {
+                let numbers = [Some(*ttl_ms), Some(fence.idle_ms), None];
+                (Script::AcquireFenced, "acquire_fenced", key, Some(&fence.key), owner, numbers)
+            }
+            Operation::Raise { key, fence, owner, token } => {
+                let numbers = [Some(token.get()), Some(fence.idle_ms), None];
+                (Script::Raise, "raise", key, Some(&fence.key), owner, numbers)
+            }
+            Operation::RefillFenced { key, fence, owner, ttl_ms, token } => {
+                let numbers = [Some(*ttl_ms), Some(fence.idle_ms), Some(token.get())];
+                (Script::RefillFenced, "refill_fenced", key, Some(&fence.key), owner, numbers)
+            }
+            Operation::Extend { key, owner, ttl_ms } => {
+                (Script::Extend, "extend", key, None, owner, [Some(*ttl_ms), None, None])
+            }
+            Operation::Release { key, owner, calls } => {
+                (Script::Release, "release", key, None, owner, [Some((*calls).into()), None, None])
+            }
+            Operation::Waiters { .. } | Operation::Ping { .. } => return None,
+        };
+        Some(Self { script, name, key, counter, owner: *owner, numbers })
+    }
+
+    /// The keys of a grant that goes alone.
+    fn put_keys_of_grant(&self, fleet: &FleetKeys, args: &mut Arguments) {
+        match self.counter {
+            None => args.put_keys(&[self.key, &fleet.marker]),
+            Some(counter) => args.put_keys(&[self.key, &fleet.marker, counter, &fleet.max]),
+        }
+    }
+
+    fn put_args(&self, args: &mut Arguments) {
+        args.put(self.owner);
+        for number in self.numbers.iter().flatten() {
+            args.put(number);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_argument_is_what_was_put_there() {
+        let mut args = Arguments::default();
+        args.put("digest");
+        args.put_keys(&[&Key::new("a"), &Key::new("")]);
+        args.put(7);
+        let values = args.into_values();
+        let texts: Vec<String> = values.into_iter().filter_map(Value::into_string).collect();
+        assert_eq!(texts, ["digest", "2", "a", "", "7"]);
+    }
 }

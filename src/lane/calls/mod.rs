@@ -1,0 +1,271 @@
+//! What was sent to the node and is not answered.
+
+use std::{
+    collections::{BTreeSet, VecDeque},
+    sync::Arc,
+    time::Duration,
+};
+
+use futures::{FutureExt, StreamExt, future::BoxFuture, stream::FuturesUnordered};
+use tokio::time::Instant;
+
+use super::{
+    Permit, ReplyTo,
+    outbox::{Outbox, Queued},
+    unanswered::Unanswered,
+};
+use crate::{
+    clock::due_after,
+    node::{Ballot, Link, NodeFailure, Operation, Outcome, SendAs},
+    owner_id::OwnerId,
+};
+
+/// A node that is silent for longer than this seems frozen. Not less, so that one caller's short
+/// timeout does not keep the others from a healthy node that is farther away.
+pub(super) const SILENCE: Duration = Duration::from_millis(100);
+
+/// What ends within so short a time ends at the same time.
+const AT_ONCE: Duration = Duration::from_millis(1);
+
+/// Something sent to the node and not answered.
+pub(super) enum Call {
+    Vote(Vote),
+    Release { owner: OwnerId, sent_as: SendAs },
+    Probe,
+}
+
+pub(super) struct Vote {
+    pub(super) operation: Operation,
+    pub(super) sent_as: SendAs,
+    pub(super) timeout: Duration,
+    pub(super) deadline: Instant,
+    pub(super) reply_to: ReplyTo,
+    pub(super) permit: Permit,
+    /// Its owner's release was answered before it: sent again, it would run after that.
+    pub(super) disowned: bool,
+}
+
+impl Vote {
+    /// The place is free before anyone can act on the outcome.
+    pub(super) fn answer(self, outcome: Outcome) {
+        drop(self.permit);
+        self.reply_to.send(outcome);
+    }
+}
+
+impl Call {
+    fn sent_as(&self) -> SendAs {
+        match self {
+            Self::Vote(Vote { sent_as, .. }) | Self::Release { sent_as, .. } => sent_as.clone(),
+            Self::Probe => SendAs::Digest,
+        }
+    }
+}
+
+/// How long a call may take.
+#[derive(Clone, Copy)]
+pub(super) struct Limits {
+    /// Then its answer is not waited for any more.
+    pub(super) until: Instant,
+    /// Then it is still waited for, but the node is suspected.
+    pub(super) strange_after: Option<Duration>,
+}
+
+/// What came of one command.
+enum Came {
+    Alone(u64, Outcome),
+    Together(Vec<u64>, Result<Vec<Outcome>, NodeFailure>),
+}
+
+/// What came of one call.
+pub(super) enum CallEnd {
+    Outcome(Outcome),
+    /// The node did nothing of all that it was asked together with, maybe for one of the others: it is to
+    /// be asked again.
+    RefusedTogether,
+}
+
+/// All calls of one lane. Those of a lost connection have to be taken out before the next is used.
+#[derive(Default)]
+pub(super) struct Calls {
+    unanswered: Unanswered<Call>,
+    outbox: Outbox,
+    answers: FuturesUnordered<BoxFuture<'static, Came>>,
+    /// What came and has not been read.
+    came: VecDeque<(u64, CallEnd)>,
+    /// When each has taken so long that it is strange.
+    overdue: BTreeSet<(Instant, u64)>,
+    /// When those are over that went with others which have more time.
+    ends: BTreeSet<(Instant, u64)>,
+    /// Something was refused that went together. From then on each goes alone.
+    each_alone: bool,
+}
+
+impl Calls {
+    pub(super) fn len(&self) -> usize {
+        self.unanswered.len()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.unanswered.len() == 0
+    }
+
+    /// Puts a call where [`flush`](Self::flush) finds it.
+    pub(super) fn send(&mut self, call: Call, operation: Operation, limits: Limits) {
+        let sent_as = call.sent_as();
+        let id = self.unanswered.put(call);
+        if let Some(strange_after) = limits.strange_after {
+            self.overdue.insert((due_after(strange_after), id));
+        }
+        self.outbox.put(Queued { id, operation, sent_as, until: limits.until });
+    }
+
+    /// Whether there is something to send while something else is on the way.
+    pub(super) fn has_company(&self) -> bool {
+        !self.outbox.is_empty() && !self.answers.is_empty()
+    }
+
+    /// Sends what was put here.
+    ///
+    /// The futures are polled in the order in which they were pushed, and each is put on the wire by
+    /// its first poll: so the calls of one link run in the order in which they were sent.
+    pub(super) fn flush<L: Link>(&mut self, link: &L, ballot: Option<&Arc<Ballot>>) {
+        let most = if self.each_alone { 1 } else { L::MOST_TOGETHER };
+        loop {
+            let mut parcel = self.outbox.take(most, ballot);
+            match (parcel.len(), ballot) {
+                (0, _) => return,
+                (2.., Some(ballot)) => self.send_together(link, parcel, ballot),
+                _ => {
+                    let Some(Queued { id, operation, sent_as, until }) = parcel.pop() else {
+                        return;
+                    };
+                    let answer = link.call(&operation, sent_as, left(until));
+                    // Not an async block: it would have room for the future twice, before and while it is
+                    // awaited.
+                    self.answers.push(answer.map(move |outcome| Came::Alone(id, outcome)).boxed());
+                }
+            }
+        }
+    }
+
+    fn send_together<L: Link>(&mut self, link: &L, parcel: Vec<Queued>, ballot: &Arc<Ballot>) {
+        // The command waits for the one that has most time, and the others end here.
+        let Some(last) = parcel.iter().map(|queued| queued.until).max() else { return };
+        for Queued { id, until, .. } in &parcel {
+            if last.saturating_duration_since(*until) > AT_ONCE {
+                self.ends.insert((*until, *id));
+            }
+        }
+        let (ids, operations) =
+            parcel.into_iter().map(|queued| (queued.id, queued.operation)).unzip();
+        let answers = link.call_together(operations, ballot, left(last));
+        self.answers.push(answers.map(move |outcomes| Came::Together(ids, outcomes)).boxed());
+    }
+
+    /// A number that no call of this lane has had before: what a probe sends to get it back.
+    pub(super) fn nonce(&self) -> u64 {
+        self.unanswered.next_number()
+    }
+
+    /// Waits for the next answer; for ever while there is nothing to wait for. Cancel safe.
+    pub(super) async fn answered(&mut self) -> (Call, CallEnd) {
+        loop {
+            while let Some((id, end)) = self.came.pop_front() {
+                if let Some(call) = self.unanswered.remove(id) {
+                    self.disown_before(id, &call);
+                    return (call, end);
+                }
+            }
+            match self.answers.next().await {
+                Some(Came::Alone(id, outcome)) => {
+                    self.came.push_back((id, CallEnd::Outcome(outcome)));
+                }
+                Some(Came::Together(ids, Ok(outcomes))) => {
+                    self.came
+                        .extend(ids.into_iter().zip(outcomes.into_iter().map(CallEnd::Outcome)));
+                }
+                Some(Came::Together(ids, Err(failure))) => {
+                    // Before it did anything, the server looked at the keys of all.
+                    let is_for_a_key = failure.is_forbidden_key();
+                    self.each_alone |= is_for_a_key;
+                    let said = || {
+                        if is_for_a_key {
+                            CallEnd::RefusedTogether
+                        } else {
+                            CallEnd::Outcome(Err(failure.clone()))
+                        }
+                    };
+                    self.came.extend(ids.into_iter().map(|id| (id, said())));
+                }
+                None => std::future::pending().await,
+            }
+        }
+    }
+
+    /// Answers are mostly read in the order in which they came. Where a release is not, the votes of its
+    /// owner are marked that were sent before it and are not answered yet.
+    fn disown_before(&mut self, id: u64, call: &Call) {
+        let Call::Release { owner, .. } = call else { return };
+        for earlier in self.unanswered.before(id) {
+            if let Call::Vote(vote) = earlier {
+                vote.disowned |= vote.operation.owner() == Some(*owner);
+            }
+        }
+    }
+
+    /// Whether there are answers to be read before anything is sent.
+    pub(super) fn has_answers(&self) -> bool {
+        !self.came.is_empty()
+    }
+
+    /// When the first call will have been unanswered for strangely long.
+    pub(super) fn overdue_at(&mut self) -> Option<Instant> {
+        first_unanswered(&mut self.overdue, &self.unanswered)
+    }
+
+    /// When the first call is over that went with others.
+    pub(super) fn ends_at(&mut self) -> Option<Instant> {
+        first_unanswered(&mut self.ends, &self.unanswered)
+    }
+
+    /// Takes out a call that has had its time by now, if there is one.
+    pub(super) fn end(&mut self, now: Instant) -> Option<Call> {
+        self.ends_at().filter(|end| *end <= now)?;
+        let (_, id) = self.ends.pop_first()?;
+        self.unanswered.remove(id)
+    }
+
+    pub(super) fn is_probing(&self) -> bool {
+        self.unanswered.iter().any(|call| matches!(call, Call::Probe))
+    }
+
+    /// Takes out all calls: their connection is gone, and no answer will come.
+    pub(super) fn take(&mut self) -> impl Iterator<Item = Call> + use<> {
+        self.outbox.clear();
+        self.came.clear();
+        self.answers = FuturesUnordered::new();
+        self.overdue.clear();
+        self.ends.clear();
+        self.each_alone = false;
+        self.unanswered.take()
+    }
+}
+
+/// When the first is due that is still waited for. The others are forgotten.
+fn first_unanswered(
+    due: &mut BTreeSet<(Instant, u64)>,
+    unanswered: &Unanswered<Call>,
+) -> Option<Instant> {
+    while due.first().is_some_and(|(_, id)| !unanswered.contains(*id)) {
+        due.pop_first();
+    }
+    due.first().map(|(at, _)| *at)
+}
+
+fn left(until: Instant) -> Duration {
+    until.saturating_duration_since(Instant::now())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,200 @@
+use std::{
+    future::{pending, ready},
+    sync::Mutex,
+};
+
+use super::*;
+use crate::{
+    node::{Answer, Facts, FleetKeys, LinkId, Marker, sealed::Sealed},
+    resource::Key,
+};
+
+/// Takes down what is sent, and answers as it is told to.
+#[derive(Debug)]
+struct Told {
+    id: LinkId,
+    /// How many operations each command had.
+    sent: Mutex<Vec<usize>>,
+    /// What is said of those that go together; silence if there is nothing.
+    together: Option<Result<Vec<Outcome>, NodeFailure>>,
+}
+
+impl Sealed for Told {}
+
+impl Link for Told {
+    const MOST_TOGETHER: usize = 4;
+
+    fn id(&self) -> &LinkId {
+        &self.id
+    }
+
+    fn call(
+        &self,
+        _: &Operation,
+        _: SendAs,
+        _: Duration,
+    ) -> impl Future<Output = Outcome> + Send + 'static {
+        self.sent.lock().unwrap().push(1);
+        ready(Ok(Answer::Done))
+    }
+
+    fn call_together(
+        &self,
+        operations: Vec<Operation>,
+        _: &Arc<Ballot>,
+        _: Duration,
+    ) -> impl Future<Output = Result<Vec<Outcome>, NodeFailure>> + Send + 'static {
+        self.sent.lock().unwrap().push(operations.len());
+        match self.together.clone() {
+            Some(outcomes) => ready(outcomes).left_future(),
+            None => pending().right_future(),
+        }
+    }
+
+    fn look(
+        &self,
+        _: &FleetKeys,
+        _: bool,
+        _: Duration,
+    ) -> impl Future<Output = Result<Facts, NodeFailure>> + Send + 'static {
+        pending()
+    }
+
+    fn mark(
+        &self,
+        _: &FleetKeys,
+        _: Option<String>,
+        _: Marker,
+        _: Duration,
+    ) -> impl Future<Output = Result<bool, NodeFailure>> + Send + 'static {
+        pending()
+    }
+
+    async fn closed(&mut self) -> String {
+        pending().await
+    }
+
+    async fn close(self) {}
+}
+
+fn link(together: Option<Result<Vec<Outcome>, NodeFailure>>) -> Told {
+    let id = LinkId { run_id: String::new(), client_id: None };
+    Told { id, sent: Mutex::default(), together }
+}
+
+fn ballot() -> Arc<Ballot> {
+    Arc::new(Ballot::new(FleetKeys::with_prefix(""), "m", "n", 0))
+}
+
+#[tokio::test]
+async fn a_vote_is_disowned_by_its_release_that_is_answered_first() {
+    let link = link(None);
+    let mut calls = Calls::default();
+    let [own, others] = [OwnerId::random(), OwnerId::random()];
+    for owner in [own, others] {
+        let operation = Operation::Extend { key: Key::new("k"), owner, ttl_ms: 1 };
+        let vote = Vote {
+            operation: operation.clone(),
+            sent_as: SendAs::Digest,
+            timeout: Duration::MAX,
+            deadline: Instant::now(),
+            reply_to: ReplyTo { round: 0, place: 0, to: Arc::default() },
+            permit: Permit::take(&Arc::default(), 1).unwrap(),
+            disowned: false,
+        };
+        let limits = Limits { until: Instant::now(), strange_after: None };
+        calls.send(Call::Vote(vote), operation, limits);
+    }
+    calls.flush(&link, Some(&ballot()));
+    let operation = Operation::Release { key: Key::new("k"), owner: own, calls: 1 };
+    let release = Call::Release { owner: own, sent_as: SendAs::Digest };
+    calls.send(release, operation, Limits { until: Instant::now(), strange_after: None });
+    calls.flush(&link, Some(&ballot()));
+    assert_eq!(*link.sent.lock().unwrap(), [2, 1]);
+    let (answered, _) = calls.answered().await;
+    assert_eq!(owner(&answered), own);
+    let disowned = calls.take().map(|call| matches!(call, Call::Vote(vote) if vote.disowned));
+    assert_eq!(disowned.collect::<Vec<_>>(), [true, false]);
+}
+
+/// Sends releases that end after so many milliseconds, and says of whom.
+fn send(calls: &mut Calls, link: &Told, ends_after: &[u64]) -> Vec<OwnerId> {
+    let send_one = |ms: &u64| {
+        let (key, owner) = (Key::new("k"), OwnerId::random());
+        let operation = Operation::Release { key, owner, calls: 1 };
+        let until = Instant::now() + Duration::from_millis(*ms);
+        let call = Call::Release { owner, sent_as: SendAs::Digest };
+        calls.send(call, operation, Limits { until, strange_after: None });
+        owner
+    };
+    let owners = ends_after.iter().map(send_one).collect();
+    calls.flush(link, Some(&ballot()));
+    owners
+}
+
+fn owner(call: &Call) -> OwnerId {
+    let Call::Release { owner, .. } = call else { panic!("only releases are sent") };
+    *owner
+}
+
+#[tokio::test]
+async fn each_call_gets_its_own_answer_out_of_those_that_come_together() {
+    let answers = [Answer::Done, Answer::Missing, Answer::Taken { remaining: None }];
+    let link = link(Some(Ok(answers.map(Ok).to_vec())));
+    let mut calls = Calls::default();
+    let owners = send(&mut calls, &link, &[1_000; 3]);
+    for (expected, answer) in owners.into_iter().zip(answers) {
+        let (call, said) = calls.answered().await;
+        assert_eq!(owner(&call), expected);
+        assert!(matches!(said, CallEnd::Outcome(outcome) if outcome == Ok(answer)));
+    }
+    assert!(calls.is_empty() && calls.answered().now_or_never().is_none());
+    assert_eq!(*link.sent.lock().unwrap(), [3]);
+}
+
+#[tokio::test]
+async fn what_is_refused_together_is_asked_again_and_from_then_on_each_goes_alone() {
+    let message = "NOPERM No permissions to access a key".to_owned();
+    let link = link(Some(Err(NodeFailure::Rejected { message })));
+    let mut calls = Calls::default();
+    for expected in send(&mut calls, &link, &[1_000; 3]) {
+        let (call, said) = calls.answered().await;
+        assert_eq!(owner(&call), expected);
+        assert!(matches!(said, CallEnd::RefusedTogether));
+    }
+    send(&mut calls, &link, &[1_000; 3]);
+    assert_eq!(*link.sent.lock().unwrap(), [3, 1, 1, 1]);
+    // The next connection may be another user's.
+    drop(calls.take());
+    send(&mut calls, &link, &[1_000; 2]);
+    assert_eq!(*link.sent.lock().unwrap(), [3, 1, 1, 1, 2]);
+}
+
+#[tokio::test]
+async fn any_other_failure_is_that_of_all_that_went_together() {
+    let lost = NodeFailure::Disconnected { cause: "lost".to_owned() };
+    let link = link(Some(Err(lost.clone())));
+    let mut calls = Calls::default();
+    for _ in send(&mut calls, &link, &[1_000; 2]) {
+        let (_, said) = calls.answered().await;
+        assert!(matches!(said, CallEnd::Outcome(outcome) if outcome == Err(lost.clone())));
+    }
+    send(&mut calls, &link, &[1_000; 2]);
+    assert_eq!(*link.sent.lock().unwrap(), [2, 2]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_ends_in_its_own_time_among_others_that_have_more() {
+    let link = link(None);
+    let mut calls = Calls::default();
+    let owners = send(&mut calls, &link, &[2_000, 50, 80]);
+    let start = Instant::now();
+    assert!(calls.end(start).is_none());
+    for (place, ms) in [(1, 50), (2, 80)] {
+        let end = start + Duration::from_millis(ms);
+        assert_eq!(calls.ends_at(), Some(end));
+        assert!(calls.end(end - Duration::from_millis(1)).is_none());
+        assert_eq!(calls.end(end).map(|call| owner(&call)), Some(owners[place]));
+    }
+    assert_eq!((calls.ends_at(), calls.len()), (None, 1));
+}

@@ -1,0 +1,152 @@
+//! Replies and errors of fred as what they say about an operation.
+
+use std::time::Duration;
+
+use fred::{
+    error::{Error, ErrorKind},
+    types::Value,
+};
+
+use super::listener::whole_ring;
+use crate::{
+    node::{
+        Answer, NodeFailure, Operation, Outcome,
+        script::{self, Said},
+    },
+    owner_id::OwnerId,
+};
+
+/// Reads a reply, and makes sure that it is the one to this operation.
+///
+/// RESP has no request ids: replies are matched by their order alone. One that is out of step would be
+/// taken for another's vote, so the connection is given up at the first sign of it.
+pub(super) fn decode(value: &Value, asked: &Operation) -> Outcome {
+    let answer = match (value, asked) {
+        (Value::Array(items), Operation::Waiters { key, besides }) => match items.as_slice() {
+            [channel, Value::Integer(count)]
+                if channel.as_str().is_some_and(|name| *name == *whole_ring(key)) =>
+            {
+                let others = *count > i64::from(*besides);
+                let (taken, missing) = (Answer::Taken { remaining: None }, Answer::Missing);
+                Some(if others { taken } else { missing })
+            }
+            _ => None,
+        },
+        (pong, Operation::Ping { nonce }) => {
+            (pong.as_str().as_deref() == Some(&*nonce.to_string())).then_some(Answer::Done)
+        }
+        (reply, asked) => return decode_said(reply.as_str().as_deref(), asked),
+    };
+    answer.ok_or_else(out_of_step)
+}
+
+/// Reads what a script said.
+fn decode_said(reply: Option<&str>, asked: &Operation) -> Outcome {
+    let said = reply.and_then(Said::read).filter(|said| is_for(said.to, asked));
+    let said = said.ok_or_else(out_of_step)?;
+    match said.code {
+        script::FAILED => Err(NodeFailure::Rejected { message: said.more.to_owned() }),
+        script::NOT_ADMITTED => Err(not_admitted()),
+        _ => said.answer(asked).filter(|_| said.more.is_empty()).ok_or_else(out_of_step),
+    }
+}
+
+/// Reads the lines of a reply to several operations. One that is out of step makes all of them doubtful.
+pub(super) fn decode_together(
+    reply: Option<&str>,
+    asked: &[Operation],
+) -> Result<Vec<Outcome>, NodeFailure> {
+    let mut lines = reply.ok_or_else(out_of_step)?.split('\n');
+    let outcomes: Vec<Outcome> =
+        asked.iter().map(|asked| decode_said(lines.next(), asked)).collect();
+    let is_in_step = lines.next().is_none() && !outcomes.contains(&Err(out_of_step()));
+    if is_in_step { Ok(outcomes) } else { Err(out_of_step()) }
+}
+
+fn is_for(owner: &str, asked: &Operation) -> bool {
+    asked.owner().is_some() && OwnerId::parse(owner) == asked.owner()
+}
+
+/// What a failed call says about the operation. In doubt, that it may have run.
+pub(super) fn failed_call(error: &Error, timeout: Duration) -> NodeFailure {
+    let details = error.details();
+    if details.starts_with("NOSCRIPT") {
+        return NodeFailure::NoScript;
+    }
+    #[expect(clippy::wildcard_enum_match_arm, reason = "fred has more kinds with more features")]
+    match error.kind() {
+        ErrorKind::Timeout => NodeFailure::Timeout { after: timeout },
+        ErrorKind::IO | ErrorKind::Canceled | ErrorKind::Protocol | ErrorKind::Parse => {
+            NodeFailure::Disconnected { cause: details.to_owned() }
+        }
+        // Mostly an error that the server sent. The rest is fred's own, and no more certain.
+        _ => NodeFailure::Rejected { message: details.to_owned() },
+    }
+}
+
+/// What a failed connection attempt says about the server.
+pub(super) fn not_connected(error: &Error) -> NodeFailure {
+    let details = error.details();
+    let unfit = |reason: String| NodeFailure::Unfit { reason };
+    #[expect(clippy::wildcard_enum_match_arm, reason = "fred has more kinds with more features")]
+    match error.kind() {
+        ErrorKind::Auth | ErrorKind::Config | ErrorKind::Url => unfit(details.to_owned()),
+        // That is how fred reads the end of a connection in the middle of AUTH.
+        ErrorKind::Protocol if details == "Expected string." => {
+            unreachable("the connection was closed")
+        }
+        ErrorKind::Protocol | ErrorKind::Parse => {
+            unfit(format!("not a Redis or Valkey server: {details}"))
+        }
+        _ if details.starts_with("ERR AUTH")
+            || details.starts_with("NOPERM")
+            || details.contains("DB index") =>
+        {
+            unfit(details.to_owned())
+        }
+        _ => unreachable(details),
+    }
+}
+
+pub(super) fn out_of_step() -> NodeFailure {
+    NodeFailure::Disconnected { cause: "a reply out of step".to_owned() }
+}
+
+fn not_admitted() -> NodeFailure {
+    NodeFailure::NotAdmitted { why: "it does not know of its admission any more".to_owned() }
+}
+
+pub(super) fn unreachable(cause: &str) -> NodeFailure {
+    NodeFailure::Unreachable { cause: cause.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::resource::Key;
+
+    #[test]
+    fn one_line_that_is_out_of_step_makes_all_doubtful() {
+        let owners = [OwnerId::random(), OwnerId::random()];
+        let extend = |owner| Operation::Extend { key: Key::new("k"), owner, ttl_ms: 1 };
+        let asked = owners.map(extend);
+        let [a, b] = owners;
+        let decode = |reply: &str| decode_together(Some(reply), &asked);
+        let said = decode(&format!("1 0 {a}\n5 0 {b} ERR not now: 1 2"));
+        let failed = NodeFailure::Rejected { message: "ERR not now: 1 2".to_owned() };
+        assert_eq!(said, Ok(vec![Ok(Answer::Done), Err(failed)]));
+        let out_of_step = Err(out_of_step());
+        for reply in [
+            format!("1 0 {b}\n1 0 {a}"),
+            format!("1 0 {a}\n1 0 {a}"),
+            format!("1 0 {a}"),
+            format!("1 0 {a}\n1 0 {b}\n1 0 {b}"),
+            format!("1 0 {a} more\n1 0 {b}"),
+            format!("1 0 {a}\nx"),
+            String::new(),
+        ] {
+            assert_eq!(decode(&reply), out_of_step, "{reply}");
+        }
+        assert_eq!(decode_together(None, &asked), out_of_step);
+    }
+}

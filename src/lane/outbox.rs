@@ -41,8 +41,8 @@ impl Outbox {
         self.0.push_back(queued);
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
     }
 
     pub(super) fn clear(&mut self) {

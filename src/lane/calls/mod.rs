@@ -24,6 +24,8 @@ use crate::{
 /// timeout does not keep the others from a healthy node that is farther away.
 pub(super) const SILENCE: Duration = Duration::from_millis(100);
 
+/// So many calls on the way to a node come from more than one who asks, and more will follow.
+const MANY: usize = 4;
 /// What ends within so short a time ends at the same time.
 const AT_ONCE: Duration = Duration::from_millis(1);
 
@@ -120,9 +122,10 @@ impl Calls {
         self.outbox.put(Queued { id, operation, sent_as, until: limits.until });
     }
 
-    /// Whether there is something to send while something else is on the way.
+    /// Whether there is something to send while so much else is on the way that more is to be expected.
     pub(super) fn has_company(&self) -> bool {
-        !self.outbox.is_empty() && !self.answers.is_empty()
+        let sent = self.unanswered.len().saturating_sub(self.outbox.len());
+        self.outbox.len() > 0 && sent >= MANY
     }
 
     /// Sends what was put here.

@@ -173,7 +173,7 @@ impl<N: Node> Worker<N> {
             return;
         }
         if N::Link::MOST_TOGETHER > 1 && self.calls.has_company() {
-            // The node is busy with what was sent before. Who else can run now may ask for something first.
+            // The node is busy with what was sent before. Who can run now may ask for something first.
             tokio::task::yield_now().await;
             self.requested_by_now();
         }

@@ -18,8 +18,6 @@ pub use self::{
     operation::{Answer, Fence, Operation},
 };
 
-use futures::{FutureExt, future::join_all};
-
 use crate::{
     owner_id::{OwnerId, Seat},
     resource::Key,
@@ -305,12 +303,10 @@ pub trait Link: sealed::Sealed + Send + Sync + 'static {
     ) -> impl Future<Output = Outcome> + Send + 'static;
 
     /// How many operations may go together.
-    const MOST_TOGETHER: usize = 1;
+    fn most_together(&self) -> usize;
 
     /// Sends operations in one command, which are executed in this order and in one step: those that have
     /// an owner, grants among them by this admission. Their outcomes, in the same order.
-    ///
-    /// This sends each by itself, for links that are not asked to do more.
     ///
     /// # Errors
     ///
@@ -324,13 +320,7 @@ pub trait Link: sealed::Sealed + Send + Sync + 'static {
         operations: Vec<Operation>,
         ballot: &Arc<Ballot>,
         timeout: Duration,
-    ) -> impl Future<Output = Result<Vec<Outcome>, NodeFailure>> + Send + 'static {
-        let send_as = |operation: &Operation| {
-            if operation.is_grant() { SendAs::Ballot(Arc::clone(ballot)) } else { SendAs::Digest }
-        };
-        let each = operations.iter().map(|asked| self.call(asked, send_as(asked), timeout).boxed());
-        join_all(each.collect::<Vec<_>>()).map(Ok)
-    }
+    ) -> impl Future<Output = Result<Vec<Outcome>, NodeFailure>> + Send + 'static;
 
     /// Looks at what decides whether the node may vote. `durability`: whether to ask how it is kept on
     /// the disk, for which some servers want a right of its own.

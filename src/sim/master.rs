@@ -234,15 +234,21 @@ impl Master {
         now: Duration,
     ) -> Outcome {
         let Some(script) = script(operation) else { return Ok(Answer::Done) };
-        self.expire(now);
         // Each is known by itself.
-        if operation.is_grant() {
-            self.check_ballot(send_as, now)?;
-        } else if !self.scripts.contains(&script) {
+        if !operation.is_grant() && !self.scripts.contains(&script) {
             match send_as {
                 SendAs::Digest | SendAs::Ballot(_) => return Err(NodeFailure::NoScript),
                 SendAs::Text => self.scripts.push(script),
             }
+        }
+        self.perform(operation, send_as, now)
+    }
+
+    /// The same, with its script known, or in the text of the one that does several.
+    pub(super) fn perform(&mut self, operation: &Operation, by: &SendAs, now: Duration) -> Outcome {
+        self.expire(now);
+        if operation.is_grant() {
+            self.check_ballot(by, now)?;
         }
         match operation {
             // The connections are not the master's.
@@ -256,7 +262,7 @@ impl Master {
             }
             Operation::AcquireFenced { .. }
             | Operation::Raise { .. }
-            | Operation::RefillFenced { .. } => self.count(operation, send_as, now),
+            | Operation::RefillFenced { .. } => self.count(operation, by, now),
             Operation::Extend { key, owner, ttl_ms } => {
                 let answer = self.whose(key.as_str(), &owner.to_string(), now)?;
                 if answer == Answer::Done {
@@ -280,7 +286,7 @@ impl Master {
         let SendAs::Ballot(ballot) = send_as else {
             return not_admitted("an acquire goes by its admission only");
         };
-        if !self.ballots.contains(&ballot.id()) {
+        if !self.knows(ballot) {
             return Err(NodeFailure::NoScript);
         }
         let marker = self.text(&ballot.keys.marker, now);
@@ -289,6 +295,11 @@ impl Master {
         } else {
             not_admitted("it does not know of its admission any more")
         }
+    }
+
+    /// Whether it knows the scripts of an admission.
+    pub(super) fn knows(&self, ballot: &Ballot) -> bool {
+        self.ballots.contains(&ballot.id())
     }
 
     /// The string of a key.

@@ -263,6 +263,12 @@ impl SimCluster {
         self.world.with(|state| state.broken().to_vec())
     }
 
+    /// On connections that are made from now on, up to so many operations that are asked for at the same time
+    /// go in one command, as they do to real masters. At first each goes by itself.
+    pub fn send_together(&self, most: usize) {
+        self.world.with(|state| state.most_together = most.max(1));
+    }
+
     /// How many operations all masters have executed.
     #[must_use]
     pub fn operations(&self) -> u64 {

@@ -1,6 +1,6 @@
 //! A simulated master as a [`Node`], as one client process sees it.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use tokio::{
     sync::{mpsc, oneshot},
@@ -13,8 +13,8 @@ use super::{
 };
 use crate::{
     node::{
-        Facts, FleetKeys, Heard, Link, LinkId, Listener, Marker, Node, NodeFailure, NodeName,
-        Operation, Outcome, SendAs, sealed::Sealed,
+        Ballot, Facts, FleetKeys, Heard, Link, LinkId, Listener, Marker, Node, NodeFailure,
+        NodeName, Operation, Outcome, SendAs, sealed::Sealed,
     },
     owner_id::Seat,
     resource::Key,
@@ -46,7 +46,10 @@ impl Node for SimNode {
         let open = OpenConnection { world: self.world.clone(), id: connection };
         let no_answer = |cause: &str| NodeFailure::Unreachable { cause: cause.to_owned() };
         match timeout(self.connect_timeout, answer).await {
-            Ok(Ok(Ok(id))) => Ok(SimLink { id, open, closed }),
+            Ok(Ok(Ok(id))) => {
+                let most_together = self.world.with(|state| state.most_together);
+                Ok(SimLink { id, most_together, open, closed })
+            }
             Ok(Ok(Err(failure))) => Err(failure),
             Ok(Err(_)) => Err(no_answer("the connection was closed")),
             Err(_) => Err(no_answer("no answer to the connection attempt")),
@@ -76,6 +79,7 @@ impl Drop for OpenConnection {
 #[derive(Debug)]
 pub struct SimLink {
     id: LinkId,
+    most_together: usize,
     open: OpenConnection,
     closed: oneshot::Receiver<String>,
 }
@@ -100,6 +104,21 @@ impl Link for SimLink {
             let call = Request::Call { operation, send_as };
             answer_to(world.ask(connection, call, Asked::Call), limit).await
         }
+    }
+
+    fn most_together(&self) -> usize {
+        self.most_together
+    }
+
+    fn call_together(
+        &self,
+        operations: Vec<Operation>,
+        ballot: &Arc<Ballot>,
+        limit: Duration,
+    ) -> impl Future<Output = Result<Vec<Outcome>, NodeFailure>> + Send + 'static {
+        let (world, connection) = (self.open.world.clone(), self.open.id);
+        let together = Request::Together { operations, ballot: Arc::clone(ballot) };
+        async move { answer_to(world.ask(connection, together, Asked::Together), limit).await }
     }
 
     fn look(

@@ -1,13 +1,16 @@
 //! What a simulated server does with what it receives.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use super::{
     wire::{Connection, Reply, Request},
     world::{Server, State, connection_mut},
 };
 use crate::{
-    node::{self, Answer, Facts, FleetKeys, Heard, LinkId, Operation},
+    node::{
+        self, Answer, Ballot, Facts, FleetKeys, Heard, LinkId, NodeFailure, Operation, Outcome,
+        SendAs,
+    },
     owner_id::{OwnerId, Seat},
     resource::Key,
 };
@@ -76,18 +79,16 @@ impl State {
                 if let Operation::Waiters { key, besides } = &operation {
                     outcome = Ok(self.waiters(node, key, *besides));
                 }
-                self.operations = self.operations.saturating_add(1);
-                if let (Operation::Release { key, owner, calls }, Ok(Answer::Done)) =
-                    (&operation, &outcome)
-                {
-                    self.announce(node, key, *owner, *calls);
-                }
-                // A request that the network doubled is executed twice; one reply is enough.
-                if number > 0 {
-                    self.reply(id, number, Reply::Answer(outcome));
+                self.executed(node, &operation, &outcome);
+                self.reply_once(id, number, Reply::Answer(outcome));
+            }
+            Request::Together { operations, ballot } => {
+                let outcomes = if server.master.knows(&ballot) {
+                    Ok(self.execute_together(node, &operations, ballot, now))
                 } else {
-                    self.note(|_| format!("doubled request executed: {outcome:?}"));
-                }
+                    Err(NodeFailure::NoScript)
+                };
+                self.reply_once(id, number, Reply::Answers(outcomes));
             }
             Request::Look { keys } => {
                 let facts = server.facts(&keys, now);
@@ -113,6 +114,42 @@ impl State {
                 connection_mut(&mut self.connections, id, |c| c.open_at_server = false);
                 self.forget(id);
             }
+        }
+    }
+
+    /// One after another, in one step.
+    fn execute_together(
+        &mut self,
+        node: usize,
+        operations: &[Operation],
+        ballot: Arc<Ballot>,
+        now: Duration,
+    ) -> Vec<Outcome> {
+        let ballot = SendAs::Ballot(ballot);
+        let mut outcomes = Vec::new();
+        for operation in operations {
+            let Some(server) = self.servers.get_mut(node) else { break };
+            let outcome = server.master.perform(operation, &ballot, now);
+            self.executed(node, operation, &outcome);
+            outcomes.push(outcome);
+        }
+        outcomes
+    }
+
+    /// Counts an operation, and calls those who wait if it was a release.
+    fn executed(&mut self, node: usize, operation: &Operation, outcome: &Outcome) {
+        self.operations = self.operations.saturating_add(1);
+        if let (Operation::Release { key, owner, calls }, Ok(Answer::Done)) = (operation, outcome) {
+            self.announce(node, key, *owner, *calls);
+        }
+    }
+
+    /// A request that the network doubled is executed twice; one reply is enough.
+    fn reply_once(&mut self, id: u64, number: u64, reply: Reply) {
+        if number > 0 {
+            self.reply(id, number, reply);
+        } else {
+            self.note(|_| format!("doubled request executed: {reply:?}"));
         }
     }
 

@@ -1,6 +1,9 @@
 //! What goes over the simulated network: messages, and the two ends of a connection.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::Arc,
+};
 
 use tokio::{
     sync::{mpsc, oneshot},
@@ -8,7 +11,9 @@ use tokio::{
 };
 
 use crate::{
-    node::{Facts, FleetKeys, Heard, LinkId, Marker, NodeFailure, Operation, Outcome, SendAs},
+    node::{
+        Ballot, Facts, FleetKeys, Heard, LinkId, Marker, NodeFailure, Operation, Outcome, SendAs,
+    },
     owner_id::Seat,
     resource::Key,
 };
@@ -18,6 +23,7 @@ use crate::{
 pub(super) enum Request {
     Hello { stale: Vec<LinkId> },
     Call { operation: Operation, send_as: SendAs },
+    Together { operations: Vec<Operation>, ballot: Arc<Ballot> },
     Look { keys: FleetKeys },
     Mark { keys: FleetKeys, seen: Option<String>, marker: Marker },
     Watch { key: Key, seat: Seat, watch: bool },
@@ -29,6 +35,7 @@ pub(super) enum Request {
 pub(super) enum Reply {
     Hello(LinkId),
     Answer(Outcome),
+    Answers(Result<Vec<Outcome>, NodeFailure>),
     Looked(Box<Facts>),
     Marked(bool),
     Heard(Heard),
@@ -46,6 +53,7 @@ pub(super) enum Delivery {
 pub(super) enum Asked {
     Hello(oneshot::Sender<Result<LinkId, NodeFailure>>),
     Call(oneshot::Sender<Outcome>),
+    Together(oneshot::Sender<Result<Vec<Outcome>, NodeFailure>>),
     Look(oneshot::Sender<Result<Facts, NodeFailure>>),
     Mark(oneshot::Sender<Result<bool, NodeFailure>>),
 }
@@ -74,6 +82,7 @@ pub(super) struct Connection {
 #[derive(Debug)]
 pub(super) enum Answer {
     Call(Outcome),
+    Together(Result<Vec<Outcome>, NodeFailure>),
     Look(Box<Facts>),
     Mark(bool),
 }
@@ -83,6 +92,9 @@ impl Asked {
     pub(super) fn answer(self, is_in_step: bool, answer: Answer) {
         match (self, answer) {
             (Self::Call(asked), Answer::Call(outcome)) if is_in_step => drop(asked.send(outcome)),
+            (Self::Together(asked), Answer::Together(outcomes)) if is_in_step => {
+                drop(asked.send(outcomes));
+            }
             (Self::Look(asked), Answer::Look(facts)) if is_in_step => drop(asked.send(Ok(*facts))),
             (Self::Mark(asked), Answer::Mark(written)) if is_in_step => {
                 drop(asked.send(Ok(written)));
@@ -98,6 +110,9 @@ impl Asked {
                 asked.send(Err(NodeFailure::Unreachable { cause })).ok();
             }
             Self::Call(asked) => {
+                asked.send(Err(NodeFailure::Disconnected { cause })).ok();
+            }
+            Self::Together(asked) => {
                 asked.send(Err(NodeFailure::Disconnected { cause })).ok();
             }
             Self::Look(asked) => {

@@ -67,6 +67,8 @@ pub(super) struct State {
     pub(super) trace: Option<String>,
     pub(super) broken: Vec<BrokenAssumption>,
     pub(super) operations: u64,
+    /// How many operations go in one command on the connections that are made.
+    pub(super) most_together: usize,
 }
 
 /// Everything that simulated processes share. Cheap to clone.
@@ -106,6 +108,7 @@ impl World {
             trace: None,
             broken: Vec::new(),
             operations: 0,
+            most_together: 1,
         };
         Self { state: Arc::new(Mutex::new(state)), wake: Arc::new(Notify::new()) }
     }
@@ -244,7 +247,7 @@ impl State {
         let (client, node) = (connection.client, connection.node);
         self.note(|state| format!("c{client} → {} {number}#{id} {request:?}", state.name(node)));
         let faults = self.faults(client, node);
-        let is_call = matches!(request, Request::Call { .. });
+        let is_call = matches!(request, Request::Call { .. } | Request::Together { .. });
         let is_question = is_call || matches!(request, Request::Look { .. } | Request::Mark { .. });
         if is_question && self.chance(faults.lose_request) {
             self.note(|state| format!("lost on the way to {}: {number}#{id}", state.name(node)));
@@ -265,7 +268,11 @@ impl State {
         self.note(|state| format!("{} → c{client} {number}#{id} {reply:?}", state.name(node)));
         let faults = self.faults(client, node);
         let can_be_lost = match &reply {
-            Reply::Answer(_) | Reply::Heard(_) | Reply::Looked(_) | Reply::Marked(_) => true,
+            Reply::Answer(_)
+            | Reply::Answers(_)
+            | Reply::Heard(_)
+            | Reply::Looked(_)
+            | Reply::Marked(_) => true,
             Reply::Hello(_) | Reply::Closed(_) => false,
         };
         if can_be_lost && self.chance(faults.lose_reply) {
@@ -346,6 +353,11 @@ impl State {
             Reply::Answer(outcome) => {
                 if let Some((expected, asked)) = connection.asked.pop_front() {
                     asked.answer(expected == number, Answer::Call(outcome));
+                }
+            }
+            Reply::Answers(outcomes) => {
+                if let Some((expected, asked)) = connection.asked.pop_front() {
+                    asked.answer(expected == number, Answer::Together(outcomes));
                 }
             }
             Reply::Looked(facts) => {

@@ -774,8 +774,8 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         name: "refused_together_is_asked_together_again",
         rule: "what was refused for the company it was in is asked again alone",
         file: "src/lane/calls/mod.rs",
-        text: "let most = if self.each_alone { 1 } else { L::MOST_TOGETHER };",
-        instead: "let most = L::MOST_TOGETHER;",
+        text: "let most = if self.each_alone { 1 } else { link.most_together() };",
+        instead: "let most = link.most_together();",
         witness: Simulation,
     },
     Mutant {

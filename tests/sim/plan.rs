@@ -3,6 +3,9 @@
 use quorumlock::sim::{LinkFaults, Persistence};
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 
+/// From this seed on, what is asked of a master at the same time goes in one command.
+pub(crate) const TOGETHER: u64 = 1 << 32;
+
 /// One schedule.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {

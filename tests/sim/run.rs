@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use crate::{
     life::Life,
-    plan::{Fault, Plan},
+    plan::{Fault, Plan, TOGETHER},
     seen::{RestsOn, Seen, Violation, disorder},
 };
 
@@ -56,6 +56,9 @@ struct Schedule<'a> {
 impl<'a> Schedule<'a> {
     fn new(plan: &'a Plan, with_trace: bool) -> Self {
         let cluster = SimCluster::with_seed(plan.masters, plan.seed);
+        if plan.seed >= TOGETHER {
+            cluster.send_together(8);
+        }
         if with_trace {
             cluster.start_trace();
         }

@@ -8,7 +8,7 @@ use std::{
 use proptest::{prelude::*, sample::subsequence};
 
 use crate::{
-    plan::Plan,
+    plan::{Plan, TOGETHER},
     run::{Report, run},
 };
 
@@ -51,11 +51,8 @@ fn smallest(plan: &Plan) -> Plan {
     }
 }
 
-// 20,000 of them in CI; `RUNS=` for more.
-#[test]
-fn no_schedule_breaks_a_promise() {
-    let from = number("FROM").unwrap_or(0);
-    let runs = number("RUNS").unwrap_or(if cfg!(debug_assertions) { 500 } else { 20_000 });
+/// Checks so many schedules, from this seed on.
+fn check_all(from: u64, runs: u64) {
     let started = Instant::now();
     let next = AtomicU64::new(from);
     let [acquired, tokens, expected, operations] = [const { AtomicU64::new(0) }; 4];
@@ -89,6 +86,25 @@ fn no_schedule_breaks_a_promise() {
     // Otherwise the schedules would not be about locks, or the checker would not see anything.
     assert!(acquired > runs, "too few locks: {acquired}");
     assert!(runs < 1_000 || expected > 0, "broken assumptions showed no violation");
+}
+
+fn from_and_runs() -> (u64, u64) {
+    let runs = if cfg!(debug_assertions) { 500 } else { 20_000 };
+    (number("FROM").unwrap_or(0), number("RUNS").unwrap_or(runs))
+}
+
+// 20,000 of them in CI; `RUNS=` for more.
+#[test]
+fn no_schedule_breaks_a_promise() {
+    let (from, runs) = from_and_runs();
+    check_all(from, runs);
+}
+
+// A quarter as many.
+#[test]
+fn no_schedule_breaks_a_promise_where_operations_go_together() {
+    let (from, runs) = from_and_runs();
+    check_all(TOGETHER + from, runs / 4);
 }
 
 proptest! {

@@ -91,6 +91,8 @@ macro_rules! conformance_tests {
             a_counter_that_went_goes_on_above_the_largest_number
             a_resource_s_own_counter_is_below_the_largest_of_all
             a_counter_is_raised_for_the_owner_only_and_never_lowered
+            what_goes_together_is_done_in_order_and_each_for_itself
+            what_goes_together_needs_the_admission_for_votes_only
             a_refill_brings_the_token_along_and_overwrites_nothing
             numbers_are_exact_up_to_the_limit_and_end_there
             a_counter_that_is_no_number_grants_nothing
@@ -562,6 +564,51 @@ pub async fn no_fenced_vote_is_given_but_by_an_admission(world: &impl World) {
         assert_not_admitted(&ask(&link, vote).await);
     }
     assert_numbers(world, [Some(1), Some(1)]);
+}
+
+pub async fn what_goes_together_is_done_in_order_and_each_for_itself(world: &impl World) {
+    let (link, [a, b]) = (connect(world).await, [(); 2].map(|()| OwnerId::random()));
+    let all = vec![
+        acquire_fenced(a),
+        acquire(b, LONG),
+        raise(a, 5),
+        extend(b, LONG),
+        release(a),
+        extend(a, LONG),
+        acquire_fenced(b),
+    ];
+    let outcomes = link.call_together(all, &link.ballot(), SOON).await.expect("an answer");
+    assert_taken_for_at_most(&outcomes[1], LONG);
+    assert_taken_for_at_most(&outcomes[3], LONG);
+    let others = [0, 2, 4, 5, 6].map(|place| outcomes[place].clone());
+    let done = || Ok(Answer::Done);
+    assert_eq!(others, [counted(1), done(), done(), Ok(Answer::Missing), counted(6)]);
+    assert_eq!(world.get(KEY), Some(b.to_string()));
+    assert_numbers(world, [Some(6), Some(6)]);
+    // What fails keeps nothing else from being done.
+    world.set(FENCE, "x", None);
+    let all = vec![release(b), acquire_fenced(a), acquire(a, LONG)];
+    let outcomes = link.call_together(all, &link.ballot(), SOON).await.expect("an answer");
+    assert!(matches!(outcomes[1], Err(NodeFailure::Rejected { .. })), "{outcomes:?}");
+    assert_eq!([&outcomes[0], &outcomes[2]], [&done(), &done()]);
+}
+
+pub async fn what_goes_together_needs_the_admission_for_votes_only(world: &impl World) {
+    let (mut link, owner) = (connect(world).await, OwnerId::random());
+    assert_eq!(ask(&link, acquire(owner, LONG)).await, Ok(Answer::Done));
+    world.delete(MARKER);
+    let all = || vec![extend(owner, LONGER), acquire(owner, LONG), release(owner)];
+    let outcomes = link.call_together(all(), &link.ballot(), SOON).await.expect("an answer");
+    assert_not_admitted(&outcomes[1]);
+    assert_eq!([&outcomes[0], &outcomes[2]], [&Ok(Answer::Done), &Ok(Answer::Done)]);
+    assert_eq!(world.get(KEY), None);
+    world.flush_scripts();
+    let outcomes = link.call_together(all(), &link.ballot(), SOON).await;
+    assert_eq!(outcomes, Err(NodeFailure::NoScript));
+    link.admit_again().await;
+    let all = vec![acquire(owner, LONG), extend(owner, LONGER)];
+    let outcomes = link.call_together(all, &link.ballot(), SOON).await;
+    assert_eq!(outcomes, Ok(vec![Ok(Answer::Done), Ok(Answer::Done)]));
 }
 
 /// A marker to write on the process with this id.

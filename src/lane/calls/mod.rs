@@ -133,7 +133,7 @@ impl Calls {
     /// The futures are polled in the order in which they were pushed, and each is put on the wire by
     /// its first poll: so the calls of one link run in the order in which they were sent.
     pub(super) fn flush<L: Link>(&mut self, link: &L, ballot: Option<&Arc<Ballot>>) {
-        let most = if self.each_alone { 1 } else { L::MOST_TOGETHER };
+        let most = if self.each_alone { 1 } else { link.most_together() };
         loop {
             let mut parcel = self.outbox.take(most, ballot);
             match (parcel.len(), ballot) {

@@ -22,7 +22,9 @@ struct Told {
 impl Sealed for Told {}
 
 impl Link for Told {
-    const MOST_TOGETHER: usize = 4;
+    fn most_together(&self) -> usize {
+        4
+    }
 
     fn id(&self) -> &LinkId {
         &self.id

@@ -172,7 +172,7 @@ impl<N: Node> Worker<N> {
         if self.calls.has_answers() {
             return;
         }
-        if N::Link::MOST_TOGETHER > 1 && self.calls.has_company() {
+        if self.most_together() > 1 && self.calls.has_company() {
             // The node is busy with what was sent before. Who can run now may ask for something first.
             tokio::task::yield_now().await;
             self.requested_by_now();
@@ -238,8 +238,15 @@ impl<N: Node> Worker<N> {
         self.requested_by_now();
     }
 
+    fn most_together(&self) -> usize {
+        match &self.connection {
+            Connection::Open { link, .. } => link.most_together(),
+            Connection::Trying { .. } => 1,
+        }
+    }
+
     fn requested_by_now(&mut self) {
-        for _ in 1..N::Link::MOST_TOGETHER {
+        for _ in 1..self.most_together() {
             let Ok(request) = self.queue.try_recv() else { return };
             self.requested(request);
         }

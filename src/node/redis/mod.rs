@@ -213,7 +213,9 @@ impl Link for RedisLink {
     }
 
     /// Far below what a server needs a millisecond for.
-    const MOST_TOGETHER: usize = 64;
+    fn most_together(&self) -> usize {
+        64
+    }
 
     fn call_together(
         &self,

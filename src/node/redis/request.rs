@@ -18,7 +18,7 @@ impl RedisLink {
         operation: &Operation,
         send_as: &SendAs,
     ) -> Option<(&'static str, Vec<Value>)> {
-        let mut args = Arguments::default();
+        let mut args = Arguments::of(1);
         if let Operation::Waiters { key, .. } = operation {
             args.put("NUMSUB");
             args.put(whole_ring(key));
@@ -57,7 +57,7 @@ pub(super) fn together(operations: &[Operation], ballot: &Ballot) -> Option<Vec<
     let runs: Vec<Run<'_>> = operations.iter().map(Run::of).collect::<Option<_>>()?;
     let mut keys = vec![&ballot.keys.marker, &ballot.keys.max];
     keys.extend(runs.iter().flat_map(|run| [Some(run.key), run.counter]).flatten());
-    let mut args = Arguments::default();
+    let mut args = Arguments::of(runs.len());
     args.put(ballot.digest(Script::Together)?);
     args.put_keys(&keys);
     for run in runs {
@@ -72,7 +72,7 @@ pub(super) fn together(operations: &[Operation], ballot: &Ballot) -> Option<Vec<
 }
 
 /// The arguments of one command. They share their memory: one at a time they would cost more than all else.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Arguments {
     text: String,
     /// Where each ends.
@@ -80,6 +80,15 @@ struct Arguments {
 }
 
 impl Arguments {
+    /// With room for those of so many operations, unless their keys are long.
+    fn of(operations: usize) -> Self {
+        let [text, ends] = [128, 7].map(|of_one: usize| of_one.saturating_mul(operations));
+        Self {
+            text: String::with_capacity(text.saturating_add(64)),
+            ends: Vec::with_capacity(ends),
+        }
+    }
+
     fn put(&mut self, argument: impl Display) {
         // A `String` takes all that is written to it.
         write!(self.text, "{argument}").ok();
@@ -163,7 +172,7 @@ mod tests {
 
     #[test]
     fn each_argument_is_what_was_put_there() {
-        let mut args = Arguments::default();
+        let mut args = Arguments::of(1);
         args.put("digest");
         args.put_keys(&[&Key::new("a"), &Key::new("")]);
         args.put(7);

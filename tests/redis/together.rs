@@ -320,3 +320,16 @@ async fn what_goes_together_to_a_server_that_forgot_the_scripts_is_done_all_the_
     assert!(released.iter().all(Result::is_ok), "{released:?}");
     assert_eq!(server.keys(), ["quorumlock:max"; 0]);
 }
+
+#[tokio::test]
+async fn a_release_that_may_not_touch_its_key_any_more_keeps_the_node_from_nothing_else() {
+    let server = Server::start();
+    let redlock = as_user(&server, "some", &OWN_ONLY).connect().await.expect("its vote");
+    let guard = redlock.try_acquire("mine").await.expect("a lock");
+    let others = ["resetkeys", "~quorumlock:marker", "~quorumlock:max", "~quorumlock:lock:other"];
+    user_url(&server, "some", &others);
+    let error = guard.release().await.expect_err("not allowed").to_string();
+    assert!(error.contains("NOPERM"), "{error}");
+    redlock.try_acquire("other").await.expect("a lock").release().await.expect("released");
+    assert!(redlock.nodes().iter().all(|node| node.owed_releases == 0));
+}

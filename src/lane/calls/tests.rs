@@ -200,3 +200,17 @@ async fn a_call_ends_in_its_own_time_among_others_that_have_more() {
     }
     assert_eq!((calls.ends_at(), calls.len()), (None, 1));
 }
+
+// It would be executed on the next connection, and nobody would know.
+#[tokio::test]
+async fn what_was_not_sent_on_a_connection_that_is_lost_is_not_sent_on_the_next() {
+    let link = link(None);
+    let mut calls = Calls::default();
+    let (key, owner) = (Key::new("k"), OwnerId::random());
+    let operation = Operation::Acquire { key, owner, ttl_ms: 1 };
+    let call = Call::Release { owner, sent_as: SendAs::Digest };
+    calls.send(call, operation, Limits { until: Instant::now(), strange_after: None });
+    assert_eq!(calls.take().count(), 1);
+    calls.flush(&link, Some(&ballot()));
+    assert!(link.sent.lock().unwrap().is_empty());
+}

@@ -131,7 +131,10 @@ impl<N: Node> Worker<N> {
                 Event::Connection(Change::Connected(Ok(link))) => self.connected(link),
                 Event::Connection(Change::Connected(Err(failure))) => self.not_connected(failure),
                 Event::Connection(Change::Closed(cause)) => self.lose_link(&cause),
-                Event::Requested(Some(request)) => self.all_requested(request),
+                Event::Requested(Some(request)) => {
+                    self.requested(request);
+                    self.requested_by_now();
+                }
                 Event::Requested(None) => {
                     self.queue_open = false;
                     self.begin_ending();
@@ -232,12 +235,6 @@ impl<N: Node> Worker<N> {
 
     // Requests.
 
-    /// This one and what has come with it, as far as it may go together.
-    fn all_requested(&mut self, first: Request) {
-        self.requested(first);
-        self.requested_by_now();
-    }
-
     fn most_together(&self) -> usize {
         match &self.connection {
             Connection::Open { link, .. } => link.most_together(),
@@ -245,6 +242,7 @@ impl<N: Node> Worker<N> {
         }
     }
 
+    /// What has come by now, as far as it may go together.
     fn requested_by_now(&mut self) {
         for _ in 1..self.most_together() {
             let Ok(request) = self.queue.try_recv() else { return };
@@ -295,7 +293,7 @@ impl<N: Node> Worker<N> {
             return;
         }
         // A release and a probe wait for as long as the connection is trusted: a late answer is one.
-        let until = due_after(PATIENCE);
+        let patience = || due_after(PATIENCE);
         let (operation, limits) = match &call {
             Call::Vote(vote) => {
                 (vote.operation.clone(), Limits { until: vote.deadline, strange_after: None })
@@ -305,11 +303,11 @@ impl<N: Node> Worker<N> {
                 let strange_after = Some(release.timeout.max(SILENCE));
                 let Release { key, owner, calls, .. } = release.clone();
                 let release = Operation::Release { key, owner, calls };
-                (release, Limits { until, strange_after })
+                (release, Limits { until: patience(), strange_after })
             }
             Call::Probe => {
                 let ping = Operation::Ping { nonce: self.calls.nonce() };
-                (ping, Limits { until, strange_after: Some(SILENCE) })
+                (ping, Limits { until: patience(), strange_after: Some(SILENCE) })
             }
         };
         self.calls.send(call, operation, limits);

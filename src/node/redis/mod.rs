@@ -212,7 +212,7 @@ impl Link for RedisLink {
             .right_future()
     }
 
-    /// Far below what a server needs a millisecond for.
+    /// A server needs less than a millisecond for them.
     fn most_together(&self) -> usize {
         64
     }

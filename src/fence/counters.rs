@@ -6,30 +6,37 @@
 //! |---|---|---|
 //! | lock | that of the lock | whose lock it is |
 //! | fence | an idle ttl | the resource's counter; missing: as good as `max` |
-//! | max | none | the largest number of any resource on this node |
+//! | max | none | at least the largest number of any resource on this node |
 //! | the floor, in the marker | none | what the node was admitted with: it grants only above it |
 //!
 //! Invariants:
 //!
-//! 1. `max` is at least `fence` and `floor`, and never falls as long as the node forgets nothing.
-//! 2. All is checked first: a step that fails has written nothing. A release checks no number.
+//! 1. `max` is at least `floor`, and never falls as long as the node forgets nothing.
+//! 2. `max` is at least the end of the step in which a counter stands: it is written ahead, so that a
+//!    grant within a step need not look at it. To those who come later that is the same as if another
+//!    resource had been granted the numbers up to there.
+//! 3. A step that fails leaves nothing behind. A release checks no number.
 
 use crate::fencing_token::FencingToken;
 
 /// The largest number: Lua calculates with doubles, which are exact up to here.
 const LIMIT: u64 = FencingToken::MAX.get();
+/// In steps of how many numbers the scripts write `max` ahead.
+pub(crate) const STEP: u64 = 64;
 
 /// A number is at the limit, or beyond it; nothing was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AtLimit;
 
 /// The state of one resource on one node. `Owner` is what tells one attempt from another.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Counters<Owner> {
     pub(crate) lock: Option<Owner>,
     pub(crate) fence: Option<u64>,
     pub(crate) max: u64,
     pub(crate) floor: u64,
+    /// [`STEP`], or a smaller one, with which faults show sooner. Not 0.
+    pub(crate) step: u64,
 }
 
 impl<Owner: PartialEq> Counters<Owner> {
@@ -38,17 +45,28 @@ impl<Owner: PartialEq> Counters<Owner> {
         self.fence.unwrap_or(self.max)
     }
 
+    /// Whether the next grant is the next number and no more: `max` was written ahead of it, and the
+    /// counter's ttl is not renewed.
+    pub(crate) fn goes_on(&self) -> bool {
+        let in_step = |fence: &u64| fence.checked_rem(self.step) != Some(0);
+        self.fence.filter(in_step).is_some_and(|fence| (self.floor..LIMIT).contains(&fence))
+    }
+
     /// Grants the lock with a number larger than all before. `None`: the lock is taken.
     pub(crate) fn acquire(&mut self, owner: Owner) -> Result<Option<FencingToken>, AtLimit> {
-        let last = self.counter().max(self.floor);
-        if last.max(self.max) >= LIMIT {
-            return Err(AtLimit);
-        }
         if self.lock.is_some() {
             return Ok(None);
         }
+        let last = self.counter().max(self.floor);
+        if last >= LIMIT {
+            return Err(AtLimit);
+        }
         let number = last.saturating_add(1);
-        self.set_fence(number);
+        if self.goes_on() {
+            self.fence = Some(number);
+        } else {
+            self.set_fence(number);
+        }
         self.lock = Some(owner);
         Ok(Some(FencingToken::new(number)))
     }
@@ -78,7 +96,12 @@ impl<Owner: PartialEq> Counters<Owner> {
 
     fn set_fence(&mut self, number: u64) {
         self.fence = Some(number);
-        self.max = self.max.max(number);
+        self.max = self.max.max(self.ahead(number));
+    }
+
+    /// The end of the step in which this number is.
+    pub(crate) fn ahead(&self, number: u64) -> u64 {
+        number.next_multiple_of(self.step).min(LIMIT)
     }
 
     fn check(&self, token: FencingToken) -> Result<(), AtLimit> {
@@ -127,49 +150,54 @@ mod tests {
 
     const T: fn(u64) -> FencingToken = FencingToken::new;
 
+    /// One that writes `max` not ahead.
+    fn node(lock: Option<char>, fence: Option<u64>, max: u64, floor: u64) -> Node {
+        Node { lock, fence, max, floor, step: 1 }
+    }
+
     #[test]
     fn a_grant_counts_above_the_counter_and_the_floor() {
-        let mut node = Node::default();
-        assert_eq!(node.acquire('a'), Ok(Some(T(1))));
-        assert_eq!(node, Node { lock: Some('a'), fence: Some(1), max: 1, floor: 0 });
-        let mut node = Node { lock: None, fence: Some(3), max: 9, floor: 0 };
-        assert_eq!(node.acquire('a'), Ok(Some(T(4))));
-        assert_eq!(node.max, 9);
-        let mut node = Node { lock: None, fence: Some(3), max: 9, floor: 7 };
-        assert_eq!(node.acquire('a'), Ok(Some(T(8))));
+        let mut fresh = node(None, None, 0, 0);
+        assert_eq!(fresh.acquire('a'), Ok(Some(T(1))));
+        assert_eq!(fresh, node(Some('a'), Some(1), 1, 0));
+        let mut behind = node(None, Some(3), 9, 0);
+        assert_eq!(behind.acquire('a'), Ok(Some(T(4))));
+        assert_eq!(behind.max, 9);
+        let mut below = node(None, Some(3), 9, 7);
+        assert_eq!(below.acquire('a'), Ok(Some(T(8))));
     }
 
     #[test]
     fn a_missing_counter_is_as_good_as_the_max_in_every_step() {
-        let missing = Node { lock: None, fence: None, max: 9, floor: 0 };
-        let mut node = missing;
-        assert_eq!(node.acquire('a'), Ok(Some(T(10))));
-        assert_eq!(node.max, 10);
-        let mut node = Node { lock: Some('a'), ..missing };
-        assert_eq!(node.raise(&'a', T(8)), Ok(false));
-        assert_eq!(node.raise(&'a', T(9)), Ok(true));
-        let mut node = missing;
-        assert_eq!(node.refill('a', T(4)), Ok(true));
-        assert_eq!(node.fence, Some(9));
+        let missing = node(None, None, 9, 0);
+        let mut after = missing;
+        assert_eq!(after.acquire('a'), Ok(Some(T(10))));
+        assert_eq!(after.max, 10);
+        let mut after = Node { lock: Some('a'), ..missing };
+        assert_eq!(after.raise(&'a', T(8)), Ok(false));
+        assert_eq!(after.raise(&'a', T(9)), Ok(true));
+        let mut after = missing;
+        assert_eq!(after.refill('a', T(4)), Ok(true));
+        assert_eq!(after.fence, Some(9));
     }
 
     #[test]
     fn a_lock_that_is_taken_is_left_alone() {
-        let mut node = Node { lock: Some('a'), fence: Some(3), max: 3, floor: 0 };
-        let before = node;
-        assert_eq!(node.acquire('b'), Ok(None));
-        assert_eq!(node.acquire('a'), Ok(None));
-        assert_eq!(node.refill('b', T(9)), Ok(false));
-        assert_eq!(node.raise(&'b', T(9)), Ok(false));
-        assert!(!node.release(&'b'));
-        assert_eq!(node, before);
-        assert!(node.release(&'a'));
-        assert_eq!(node, Node { lock: None, ..before });
+        let before = node(Some('a'), Some(3), 3, 0);
+        let mut after = before;
+        assert_eq!(after.acquire('b'), Ok(None));
+        assert_eq!(after.acquire('a'), Ok(None));
+        assert_eq!(after.refill('b', T(9)), Ok(false));
+        assert_eq!(after.raise(&'b', T(9)), Ok(false));
+        assert!(!after.release(&'b'));
+        assert_eq!(after, before);
+        assert!(after.release(&'a'));
+        assert_eq!(after, Node { lock: None, ..before });
     }
 
     #[test]
     fn a_counter_is_raised_and_never_lowered() {
-        let mut node = Node { lock: Some('a'), fence: Some(3), max: 3, floor: 0 };
+        let mut node = node(Some('a'), Some(3), 3, 0);
         assert_eq!(node.raise(&'a', T(2)), Ok(false));
         assert_eq!(node.raise(&'a', T(3)), Ok(true));
         assert_eq!(node.raise(&'a', T(5)), Ok(true));
@@ -182,7 +210,7 @@ mod tests {
 
     #[test]
     fn what_a_node_learned_at_its_admission_is_passed_on() {
-        let mut node = Node { lock: None, fence: Some(2), max: 4, floor: 0 };
+        let mut node = node(None, Some(2), 4, 0);
         node.admit(7);
         assert_eq!((node.floor, node.max), (7, 7));
         assert_eq!(node.acquire('a'), Ok(Some(T(8))));
@@ -191,29 +219,73 @@ mod tests {
     }
 
     #[test]
+    fn the_max_is_written_ahead_to_the_end_of_the_step() {
+        let mut node = Node { step: 4, ..node(None, None, 0, 0) };
+        let mut seen = Vec::new();
+        for _ in 0..9 {
+            node.acquire('a').unwrap();
+            node.lock_vanishes();
+            seen.push((node.counter(), node.max));
+        }
+        let first = [1, 2, 3, 4].map(|number| (number, 4));
+        let second = [5, 6, 7, 8].map(|number| (number, 8));
+        assert_eq!(seen, [&first[..], &second, &[(9, 12)]].concat());
+        // A resource that is new on several nodes begins with the same number on all whose max is in
+        // the same step, and where it is raised the steps become the same.
+        let mut other = Node { fence: None, ..node };
+        assert_eq!(other.acquire('b'), Ok(Some(T(13))));
+        assert_eq!(other.max, 16);
+        let mut late = Node { lock: Some('b'), fence: Some(5), max: 8, ..other };
+        assert_eq!(late.raise(&'b', T(13)), Ok(true));
+        assert_eq!(late.max, 16);
+    }
+
+    // The max comes to stand within a step by the floor of an admission.
+    #[test]
+    fn the_max_is_ahead_of_a_counter_also_when_it_stood_in_the_same_step_before() {
+        let full = Node { step: 4, ..node(Some('a'), Some(4), 4, 0) };
+        let mut raised = full;
+        raised.admit(7);
+        assert_eq!(raised.raise(&'a', T(6)), Ok(true));
+        assert_eq!(raised.max, 8);
+        let mut refilled = Node { lock: None, ..full };
+        refilled.admit(7);
+        assert_eq!(refilled.refill('b', T(6)), Ok(true));
+        assert_eq!(refilled.max, 8);
+        let mut granted = Node { lock: None, fence: Some(6), max: 8, ..full };
+        granted.admit(9);
+        assert!(!granted.goes_on(), "it is below the floor");
+        assert_eq!(granted.acquire('b'), Ok(Some(T(10))));
+        assert_eq!(granted.max, 12);
+    }
+
+    #[test]
     fn at_the_limit_nothing_is_written_and_a_release_still_works() {
-        let below = Node { lock: None, fence: Some(LIMIT - 1), max: LIMIT - 1, floor: 0 };
-        let mut node = below;
-        assert_eq!(node.acquire('a'), Ok(Some(T(LIMIT))));
-        assert!(node.release(&'a'));
+        let below = node(None, Some(LIMIT - 1), LIMIT - 1, 0);
+        let mut full = below;
+        assert_eq!(full.acquire('a'), Ok(Some(T(LIMIT))));
+        assert!(full.release(&'a'));
 
-        let full = |node: Node| {
-            let mut after = node;
+        let is_full = |before: Node| {
+            let mut after = before;
             assert_eq!(after.acquire('b'), Err(AtLimit));
-            assert_eq!(after, node);
+            assert_eq!(after, before);
         };
-        full(node);
-        full(Node { fence: Some(1), ..node });
-        full(Node { lock: None, fence: Some(1), max: 1, floor: LIMIT });
-        full(Node { lock: None, fence: None, max: LIMIT, floor: 0 });
-        full(Node { lock: None, fence: Some(LIMIT), max: 1, floor: 0 });
+        is_full(full);
+        is_full(node(None, Some(1), 1, LIMIT));
+        is_full(node(None, None, LIMIT, 0));
+        is_full(node(None, Some(LIMIT), 1, 0));
+        // What others have counted does not end a resource that is not as far.
+        assert_eq!(node(None, Some(1), LIMIT, 0).acquire('b'), Ok(Some(T(2))));
 
-        let mut node = Node { lock: Some('a'), ..below };
-        assert_eq!(node.raise(&'a', T(LIMIT + 1)), Err(AtLimit));
-        assert_eq!(node, Node { lock: Some('a'), ..below });
-        assert_eq!(node.raise(&'a', T(LIMIT)), Ok(true));
-        node.lock_vanishes();
-        assert_eq!(node.refill('b', T(LIMIT + 1)), Err(AtLimit));
-        assert_eq!(node.refill('b', T(LIMIT)), Ok(true));
+        let mut held = Node { lock: Some('a'), ..below };
+        assert_eq!(held.raise(&'a', T(LIMIT + 1)), Err(AtLimit));
+        assert_eq!(held, Node { lock: Some('a'), ..below });
+        assert_eq!(held.raise(&'a', T(LIMIT)), Ok(true));
+        held.lock_vanishes();
+        assert_eq!(held.refill('b', T(LIMIT + 1)), Err(AtLimit));
+        assert_eq!(held.refill('b', T(LIMIT)), Ok(true));
+        let ahead = Node { step: STEP, ..node(None, Some(LIMIT - 64), 0, 0) };
+        assert_eq!(ahead.ahead(LIMIT - 2), LIMIT);
     }
 }

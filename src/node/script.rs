@@ -74,8 +74,10 @@ impl Script {
     #[must_use]
     pub const fn text(self) -> &'static str {
         match self {
-            Self::Acquire => texts!("admitted", "acquire"),
-            Self::AcquireFenced => texts!("admitted", "counting", "acquire_fenced"),
+            Self::Acquire => texts!("admitted", "take", "acquire"),
+            Self::AcquireFenced => {
+                texts!("admitted", "take", "acquire_fenced", "counting", "count_on")
+            }
             Self::Raise => texts!("admitted", "counting", "raise"),
             Self::RefillFenced => texts!("admitted", "counting", "refill_fenced"),
             Self::Rights => texts!("rights"),
@@ -84,8 +86,8 @@ impl Script {
             Self::Release => texts!("release"),
             Self::Together => concat!(
                 "local function operation(name, KEYS, ARGV)\n",
-                operation!("acquire", "acquire"),
-                operation!("acquire_fenced", "counting", "acquire_fenced"),
+                operation!("acquire", "take", "acquire"),
+                operation!("acquire_fenced", "take", "acquire_fenced", "counting", "count_on"),
                 operation!("raise", "counting", "raise"),
                 operation!("refill_fenced", "counting", "refill_fenced"),
                 operation!("extend", "extend"),
@@ -101,7 +103,7 @@ impl Script {
     #[must_use]
     pub fn text_for(self, mark: &str, members: &str, floor: u64) -> String {
         let text = self.text().replace("'@mark@'", &format!("'{mark}'"));
-        let text = text.replace("counter, @floor@", &format!("counter, {floor}"));
+        let text = text.replace("@floor@", &floor.to_string());
         // In a comment, where no name can be taken for a command.
         let members = members.replace(['\n', '\r'], " ");
         format!("-- The nodes of the fleet: {members}\n{text}")
@@ -236,7 +238,7 @@ mod tests {
         for vote in Script::VOTES {
             let text = vote.text_for(&"a".repeat(32), "n", 7);
             assert!(text.contains(&"a".repeat(32)) && !text.contains("'@mark@'"), "{vote:?}");
-            assert!(!text.contains("@floor@)"), "{vote:?}");
+            assert!(!text.contains("@floor@"), "{vote:?}");
         }
         for counting in [Script::AcquireFenced, Script::Together] {
             let [low, high] = [7, 8].map(|floor| counting.text_for("m", "n", floor));

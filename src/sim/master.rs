@@ -6,6 +6,7 @@ use std::{
 };
 
 use crate::{
+    fence::counters::STEP,
     node::{
         Answer, Ballot, FleetKeys, MarkState, Marker, NodeFailure, Operation, Outcome, SendAs,
         script::Script,
@@ -66,6 +67,7 @@ pub(super) struct Master {
     /// The ids in the texts of the acquires that are known.
     ballots: BTreeSet<String>,
     pub(super) run: u32,
+    pub(super) step: u64,
 }
 
 /// How much of the last moments is on the disk with `everysec`: writes older than this.
@@ -82,6 +84,7 @@ impl Master {
             scripts: Vec::new(),
             ballots: BTreeSet::new(),
             run: 1,
+            step: STEP,
         }
     }
 
@@ -339,10 +342,7 @@ impl Master {
     fn whose(&self, key: &str, owner: &str, now: Duration) -> Outcome {
         match self.get(key, now) {
             None => Ok(Answer::Missing),
-            Some(Entry { text: None, .. }) => Err(NodeFailure::Rejected {
-                message: "WRONGTYPE Operation against a key holding the wrong kind of value"
-                    .to_owned(),
-            }),
+            Some(Entry { text: None, .. }) => Err(super::counting::wrong_type()),
             Some(Entry { text: Some(text), .. }) if text == owner => Ok(Answer::Done),
             Some(_) => Ok(self.taken(key, now)),
         }

@@ -190,7 +190,7 @@ async fn a_refill_brings_the_token_along() {
     assert_eq!(fleet[0].command(&["DEL", &key("r"), &fence("r"), MAX]), Reply::Int(3));
     eventually("the key to be back", SOON, || is_ours_on(&fleet[0], &guard));
     assert_eq!(number(&fleet[0], &fence("r")), Some(token));
-    assert_eq!(number(&fleet[0], MAX), Some(token));
+    assert!(number(&fleet[0], MAX) >= Some(token));
     guard.release().await.unwrap();
     settled(&redlock);
     // It vouches for the next without being asked to raise.
@@ -277,7 +277,8 @@ async fn grows_after_losses(keeps_old_copy: bool) {
     let redlock = connect(builder().ttl(ttl).max_ttl(ttl), &fleet).await;
     let mut last = FencingToken::new(0);
     for place in [1, 2] {
-        for turn in 0..10 {
+        // More than the largest number is written ahead of.
+        for turn in 0..75 {
             if turn == 5 && keeps_old_copy {
                 settled(&redlock);
                 assert_eq!(fleet[place].command(&["SAVE"]), Reply::Text("OK".to_owned()));

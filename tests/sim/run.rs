@@ -56,8 +56,12 @@ struct Schedule<'a> {
 impl<'a> Schedule<'a> {
     fn new(plan: &'a Plan, with_trace: bool) -> Self {
         let cluster = SimCluster::with_seed(plan.masters, plan.seed);
+        // Steps that end soon, or at once: where the numbers stay small, 64 would hide what is lost.
         if plan.seed >= TOGETHER {
             cluster.send_together(8);
+            cluster.count_in_steps(3);
+        } else {
+            cluster.count_in_steps(1);
         }
         if with_trace {
             cluster.start_trace();

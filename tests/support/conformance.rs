@@ -90,6 +90,7 @@ macro_rules! conformance_tests {
             each_fenced_grant_has_a_larger_number
             a_counter_that_went_goes_on_above_the_largest_number
             a_resource_s_own_counter_is_below_the_largest_of_all
+            the_largest_number_is_written_ahead_to_the_end_of_a_step
             a_counter_is_raised_for_the_owner_only_and_never_lowered
             what_goes_together_is_done_in_order_and_each_for_itself
             what_goes_together_needs_the_admission_for_votes_only
@@ -440,12 +441,12 @@ pub async fn each_fenced_grant_has_a_larger_number(world: &impl World) {
         assert_eq!(ask(&link, acquire_fenced(owner)).await, counted(number));
         assert_eq!(world.get(KEY), Some(owner.to_string()));
         assert_lives_for(world, LONG);
-        assert_numbers(world, [Some(number), Some(number)]);
+        assert_numbers(world, [Some(number), Some(64)]);
         let idle = world.pttl(FENCE);
         assert!(idle > ms_i64(LONG) && idle <= ms_i64(LONGER), "{idle}");
         assert_eq!(world.pttl(MAX), -1, "the largest number does not expire");
         assert_taken_for_at_most(&ask(&link, acquire_fenced(OwnerId::random())).await, LONG);
-        assert_numbers(world, [Some(number), Some(number)]);
+        assert_numbers(world, [Some(number), Some(64)]);
         assert_eq!(ask(&link, release(owner)).await, Ok(Answer::Done));
     }
 }
@@ -458,7 +459,7 @@ pub async fn a_counter_that_went_goes_on_above_the_largest_number(world: &impl W
     world.delete(FENCE);
     world.set(MAX, "70", None);
     assert_eq!(ask(&link, acquire_fenced(owner)).await, counted(71));
-    assert_numbers(world, [Some(71), Some(71)]);
+    assert_numbers(world, [Some(71), Some(128)]);
 }
 
 pub async fn a_resource_s_own_counter_is_below_the_largest_of_all(world: &impl World) {
@@ -469,32 +470,52 @@ pub async fn a_resource_s_own_counter_is_below_the_largest_of_all(world: &impl W
     assert_numbers(world, [Some(8), Some(40)]);
 }
 
+pub async fn the_largest_number_is_written_ahead_to_the_end_of_a_step(world: &impl World) {
+    let (link, owner) = (connect(world).await, OwnerId::random());
+    world.set(MAX, "64", None);
+    world.set(FENCE, "62", Some(LONG));
+    for (number, largest, renews_ttl) in [(63, 64, false), (64, 64, false), (65, 128, true)] {
+        assert_eq!(ask(&link, acquire_fenced(owner)).await, counted(number));
+        assert_numbers(world, [Some(number), Some(largest)]);
+        assert_eq!(world.pttl(FENCE) > ms_i64(LONG), renews_ttl, "{number}");
+        world.delete(KEY);
+    }
+    // However far it stands in the step.
+    world.set(FENCE, "69", None);
+    world.set(MAX, "70", None);
+    assert_eq!(ask(&link, refill(owner, 69)).await, Ok(Answer::Done));
+    assert_numbers(world, [Some(69), Some(128)]);
+    world.set(MAX, "70", None);
+    assert_eq!(ask(&link, raise(owner, 70)).await, Ok(Answer::Done));
+    assert_numbers(world, [Some(70), Some(128)]);
+}
+
 pub async fn a_counter_is_raised_for_the_owner_only_and_never_lowered(world: &impl World) {
     let (link, owner) = (connect(world).await, OwnerId::random());
     assert_eq!(ask(&link, raise(owner, 5)).await, Ok(Answer::Missing), "nobody has the lock");
     assert_eq!(ask(&link, acquire_fenced(owner)).await, counted(1));
     assert_eq!(ask(&link, raise(OwnerId::random(), 5)).await, Ok(Answer::Missing));
-    assert_numbers(world, [Some(1), Some(1)]);
-    assert_eq!(ask(&link, raise(owner, 5)).await, Ok(Answer::Done));
-    assert_numbers(world, [Some(5), Some(5)]);
-    assert_eq!(ask(&link, raise(owner, 5)).await, Ok(Answer::Done), "it stands there");
-    assert_eq!(ask(&link, raise(owner, 4)).await, Ok(Answer::Missing));
-    assert_numbers(world, [Some(5), Some(5)]);
+    assert_numbers(world, [Some(1), Some(64)]);
+    assert_eq!(ask(&link, raise(owner, 105)).await, Ok(Answer::Done));
+    assert_numbers(world, [Some(105), Some(128)]);
+    assert_eq!(ask(&link, raise(owner, 105)).await, Ok(Answer::Done), "it stands there");
+    assert_eq!(ask(&link, raise(owner, 104)).await, Ok(Answer::Missing));
+    assert_numbers(world, [Some(105), Some(128)]);
     world.delete(FENCE);
-    assert_eq!(ask(&link, raise(owner, 4)).await, Ok(Answer::Missing), "as good as the largest");
-    assert_numbers(world, [None, Some(5)]);
+    assert_eq!(ask(&link, raise(owner, 127)).await, Ok(Answer::Missing), "as good as the largest");
+    assert_numbers(world, [None, Some(128)]);
 }
 
 pub async fn a_refill_brings_the_token_along_and_overwrites_nothing(world: &impl World) {
     let (link, owner) = (connect(world).await, OwnerId::random());
     assert_eq!(ask(&link, refill(owner, 9)).await, Ok(Answer::Done));
     assert_eq!(world.get(KEY), Some(owner.to_string()));
-    assert_numbers(world, [Some(9), Some(9)]);
-    assert_taken_for_at_most(&ask(&link, refill(OwnerId::random(), 12)).await, LONG);
-    assert_numbers(world, [Some(9), Some(9)]);
+    assert_numbers(world, [Some(9), Some(64)]);
+    assert_taken_for_at_most(&ask(&link, refill(OwnerId::random(), 100)).await, LONG);
+    assert_numbers(world, [Some(9), Some(64)]);
     world.delete(KEY);
     assert_eq!(ask(&link, refill(owner, 3)).await, Ok(Answer::Done));
-    assert_numbers(world, [Some(9), Some(9)]);
+    assert_numbers(world, [Some(9), Some(64)]);
 }
 
 pub async fn numbers_are_exact_up_to_the_limit_and_end_there(world: &impl World) {
@@ -509,6 +530,14 @@ pub async fn numbers_are_exact_up_to_the_limit_and_end_there(world: &impl World)
     assert!(matches!(refused, Err(NodeFailure::Rejected { .. })), "{refused:?}");
     assert_eq!(world.get(KEY), None);
     assert_numbers(world, [Some(limit), Some(limit)]);
+    world.delete(FENCE);
+    let refused = ask(&link, acquire_fenced(owner)).await;
+    assert!(matches!(refused, Err(NodeFailure::Rejected { .. })), "{refused:?}");
+    assert_eq!(world.get(KEY), None);
+    assert_numbers(world, [None, Some(limit)]);
+    // One that is not as far goes on.
+    world.set(FENCE, "7", None);
+    assert_eq!(ask(&link, acquire_fenced(owner)).await, counted(8));
 }
 
 pub async fn a_counter_that_is_no_number_grants_nothing(world: &impl World) {
@@ -519,6 +548,8 @@ pub async fn a_counter_that_is_no_number_grants_nothing(world: &impl World) {
             let refused = ask(&link, acquire_fenced(owner)).await;
             assert!(matches!(refused, Err(NodeFailure::Rejected { .. })), "{garbage}: {refused:?}");
             assert_eq!(world.get(KEY), None);
+            let kept = [FENCE, MAX].map(|key| (key == at).then(|| garbage.to_owned()));
+            assert_eq!(numbers(world), kept);
         }
         world.delete(at);
         world.set_list(at);
@@ -553,7 +584,7 @@ pub async fn a_floor_comes_with_the_marker_and_is_learnt_by_others(world: &impl 
     assert_eq!(link.mark(&at, seen, above(30), SOON).await, Ok(true));
     let link = Admitted::admit(link).await;
     assert_eq!(ask(&link, acquire_fenced(OwnerId::random())).await, counted(31));
-    assert_numbers(world, [Some(31), Some(31)]);
+    assert_numbers(world, [Some(31), Some(64)]);
 }
 
 pub async fn no_fenced_vote_is_given_but_by_an_admission(world: &impl World) {
@@ -563,7 +594,7 @@ pub async fn no_fenced_vote_is_given_but_by_an_admission(world: &impl World) {
     for vote in [acquire_fenced(owner), raise(owner, 3), refill(owner, 3)] {
         assert_not_admitted(&ask(&link, vote).await);
     }
-    assert_numbers(world, [Some(1), Some(1)]);
+    assert_numbers(world, [Some(1), Some(64)]);
 }
 
 pub async fn what_goes_together_is_done_in_order_and_each_for_itself(world: &impl World) {
@@ -584,7 +615,7 @@ pub async fn what_goes_together_is_done_in_order_and_each_for_itself(world: &imp
     let done = || Ok(Answer::Done);
     assert_eq!(others, [counted(1), done(), done(), Ok(Answer::Missing), counted(6)]);
     assert_eq!(world.get(KEY), Some(b.to_string()));
-    assert_numbers(world, [Some(6), Some(6)]);
+    assert_numbers(world, [Some(6), Some(64)]);
     // What fails keeps nothing else from being done.
     world.set(FENCE, "x", None);
     let all = vec![release(b), acquire_fenced(a), acquire(a, LONG)];

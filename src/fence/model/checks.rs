@@ -8,9 +8,10 @@
 use stateright::{Checker, HasDiscoveries, Model};
 
 use super::{
-    Back, Counters, Crash, Disk, PRODUCTION, Protocol, Variant, steps::Search, words::story,
+    AtLimit, Back, Counters, Crash, Disk, PRODUCTION, Protocol, Variant, steps::Search,
+    words::story,
 };
-use crate::majority::quorum;
+use crate::{fencing_token::FencingToken, majority::quorum};
 
 /// Whether the build is fast enough for three attempts.
 const FAR: bool = !cfg!(debug_assertions);
@@ -20,10 +21,13 @@ fn search<const N: usize, const K: usize>(
     variant: Variant,
     counters: u64,
     alike: bool,
+    is_to_hold: bool,
 ) -> Vec<String> {
-    let search = Search::<N, K> { variant, counters, nodes_are_alike: alike };
+    let search =
+        Search::<N, K> { variant, counters, nodes_are_alike: alike, has_to_be_ahead: is_to_hold };
     let checker = search.checker().finish_when(HasDiscoveries::AnyFailures).spawn_bfs().join();
-    let failed = ["unique", "order"].iter().find_map(|name| Some((name, checker.discovery(name)?)));
+    let failed =
+        ["unique", "order", "ahead"].iter().find_map(|name| Some((name, checker.discovery(name)?)));
     let verdict = failed.as_ref().map_or("holds", |(name, _)| name);
     let states = checker.unique_state_count();
     println!("{verdict:8} N={N} K={K} 0..={counters} {states:9} states  {}", variant.name);
@@ -36,14 +40,14 @@ fn search<const N: usize, const K: usize>(
 
 #[track_caller]
 fn holds<const N: usize, const K: usize>(variant: Variant, counters: u64) {
-    let story = search::<N, K>(variant, counters, true);
+    let story = search::<N, K>(variant, counters, true, true);
     assert!(story.is_empty(), "{}:\n{}", variant.name, story.join("\n"));
 }
 
 #[track_caller]
 fn breaks<const N: usize, const K: usize>(variant: Variant, counters: u64) {
     // With the nodes in their places the story is easier to follow, if there is time for it.
-    let story = search::<N, K>(variant, counters, !FAR || K > 2);
+    let story = search::<N, K>(variant, counters, !FAR || K > 2, false);
     assert!(!story.is_empty(), "{}: not found", variant.name);
     println!("    {}", story.join("\n    "));
 }
@@ -108,6 +112,38 @@ fn tokens_hold_when_idle_counters_vanish_and_holders_refill() {
     holds::<3, 2>(others, 0);
 }
 
+// Real steps are longer; one of two numbers has all that a step has: an end, and a number before it.
+#[test]
+fn tokens_hold_when_the_max_is_written_ahead() {
+    let ahead = |variant| Variant { step: 2, ..variant };
+    holds_as_far_as_there_is_time(ahead(Variant::production("Hn max written ahead")), 1);
+    let vanish = Variant {
+        refills: true,
+        counters_vanish: true,
+        faults: 2,
+        ..ahead(Variant::production("X3f max written ahead"))
+    };
+    holds::<3, 2>(vanish, u64::from(FAR));
+    let f8 = |disk| Variant::crash("F8 max written ahead", disk, Back::WaitsThenReads);
+    holds::<3, 2>(ahead(f8(Disk::Empty)), 1);
+    holds::<3, 2>(ahead(f8(Disk::Stale)), u64::from(FAR));
+}
+
+#[test]
+fn a_grant_that_passes_over_the_max_needs_it_to_be_ahead() {
+    // The number and not the end of its step.
+    fn acquire(node: &mut super::Node, owner: u8) -> Result<Option<FencingToken>, AtLimit> {
+        let (goes_on, max) = (node.goes_on(), node.max);
+        let granted = node.acquire(owner);
+        if !goes_on {
+            node.max = max.max(node.counter());
+        }
+        granted
+    }
+    let variant = Variant::with("S1 max not ahead", Protocol { acquire, ..PRODUCTION });
+    breaks::<3, 3>(Variant { step: 2, counters_vanish: true, faults: 1, ..variant }, 0);
+}
+
 #[test]
 fn tokens_hold_when_durable_nodes_crash() {
     let variant =
@@ -127,7 +163,7 @@ fn tokens_hold_when_nodes_forget_and_wait_and_then_read_the_others() {
     }
 }
 
-fn any_number(grants: &[Option<super::FencingToken>]) -> Vec<super::FencingToken> {
+fn any_number(grants: &[Option<FencingToken>]) -> Vec<FencingToken> {
     let enough = grants.iter().flatten().count() >= quorum(grants.len());
     grants.iter().flatten().copied().filter(|_| enough).collect()
 }

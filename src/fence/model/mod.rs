@@ -70,6 +70,8 @@ struct Variant {
     /// Other resources of the node are acquired, which raises its `max`.
     other_resources: bool,
     crash: Option<Crash>,
+    /// In steps of how many numbers the max is written ahead.
+    step: u64,
     /// How many faults there are: vanished counters, other resources' grants and crashes.
     faults: u8,
 }
@@ -122,6 +124,7 @@ impl Variant {
             counters_vanish: false,
             other_resources: false,
             crash: None,
+            step: 1,
             faults: 0,
         }
     }

@@ -60,11 +60,12 @@ pub(super) enum Phase {
 }
 
 impl<const N: usize, const K: usize> State<N, K> {
-    pub(super) fn new(counters: [u64; N], acquires: u8, faults: u8) -> Self {
+    pub(super) fn new(counters: [u64; N], acquires: u8, faults: u8, step: u64) -> Self {
         let with = [Exchange { acquires, ..Exchange::default() }; K];
         let nodes = counters.map(|number| {
             let fence = (number > 0).then_some(number);
-            let node = Node { lock: None, fence, max: number, floor: 0 };
+            let node =
+                Node { lock: None, fence, max: number.next_multiple_of(step), floor: 0, step };
             Server { node, disk: node, is_away: false, with }
         });
         Self { nodes, attempts: [Progress::default(); K], faults }
@@ -94,6 +95,12 @@ impl<const N: usize, const K: usize> State<N, K> {
     /// Whoever began after another had acquired has a larger token.
     pub(super) fn is_ordered(&self) -> bool {
         self.acquired().all(|attempt| attempt.token > attempt.before)
+    }
+
+    /// On every node the max is written ahead of the counter.
+    pub(super) fn is_ahead(&self) -> bool {
+        let mut nodes = self.nodes.iter().flat_map(|server| [server.node, server.disk]);
+        nodes.all(|node| node.fence.is_none_or(|fence| node.max >= node.ahead(fence)))
     }
 }
 

@@ -16,6 +16,8 @@ pub(super) struct Search<const N: usize, const K: usize> {
     pub(super) counters: u64,
     /// States that differ in the order of the nodes only are one. Stories are easier without.
     pub(super) nodes_are_alike: bool,
+    /// Whether the max has to be ahead, from which the other properties follow.
+    pub(super) has_to_be_ahead: bool,
 }
 
 /// One step. `n` is a node, `k` an attempt, `read` the set of the other nodes that were read.
@@ -78,7 +80,8 @@ impl<const N: usize, const K: usize> Model for Search<N, K> {
         for combination in 0..choices.pow(u32::try_from(N).unwrap()) {
             let digit = |place: usize| combination / choices.pow(u32::try_from(place).unwrap());
             let counters: [u64; N] = std::array::from_fn(|place| digit(place) % choices);
-            let state = self.alike(State::new(counters, acquires, self.variant.faults));
+            let Variant { faults, step, .. } = self.variant;
+            let state = self.alike(State::new(counters, acquires, faults, step));
             if !states.contains(&state) {
                 states.push(state);
             }
@@ -148,6 +151,9 @@ impl<const N: usize, const K: usize> Model for Search<N, K> {
         vec![
             Property::always("unique", |_, state: &State<N, K>| state.is_unique()),
             Property::always("order", |_, state: &State<N, K>| state.is_ordered()),
+            Property::always("ahead", |search: &Self, state: &State<N, K>| {
+                !search.has_to_be_ahead || state.is_ahead()
+            }),
             // A search in which nobody gets there would show nothing.
             Property::sometimes("all acquire", |_, state: &State<N, K>| {
                 state.acquired().count() == K
@@ -331,7 +337,9 @@ impl<const N: usize, const K: usize> Search<N, K> {
         fault(&mut state.faults, true)?;
         let back = self.variant.crash?.back;
         let server = &mut state.nodes[n];
-        let kept = if is_empty { Node::default() } else { server.disk };
+        let step = server.node.step;
+        let empty = Node { lock: None, fence: None, max: 0, floor: 0, step };
+        let kept = if is_empty { empty } else { server.disk };
         if kept == server.node {
             return None;
         }

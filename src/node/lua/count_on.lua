@@ -1,0 +1,8 @@
+-- The first number of a step, of a new counter, or above the floor. Behind acquire_fenced.lua and counting.lua.
+counter = math.max(counter, @floor@) + 1
+if counter > 9007199254740991 then
+  error({err = 'ERR quorumlock: ' .. KEYS[redis.call('EXISTS', KEYS[3]) == 1 and 3 or 4] .. ' cannot go beyond 2^53 - 1'})
+end
+count_to(counter)
+redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
+return string.format('1 %.0f %s', counter, ARGV[1])

@@ -24,6 +24,11 @@ const LIMIT: u64 = FencingToken::MAX.get();
 /// In steps of how many numbers the scripts write `max` ahead.
 pub(crate) const STEP: u64 = 64;
 
+/// The end of the step in which this number is.
+pub(crate) fn ahead(number: u64, step: u64) -> u64 {
+    number.next_multiple_of(step).min(LIMIT)
+}
+
 /// A number is at the limit, or beyond it; nothing was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AtLimit;
@@ -96,12 +101,7 @@ impl<Owner: PartialEq> Counters<Owner> {
 
     fn set_fence(&mut self, number: u64) {
         self.fence = Some(number);
-        self.max = self.max.max(self.ahead(number));
-    }
-
-    /// The end of the step in which this number is.
-    pub(crate) fn ahead(&self, number: u64) -> u64 {
-        number.next_multiple_of(self.step).min(LIMIT)
+        self.max = self.max.max(ahead(number, self.step));
     }
 
     fn check(&self, token: FencingToken) -> Result<(), AtLimit> {
@@ -135,10 +135,10 @@ impl<Owner: PartialEq> Counters<Owner> {
     /// The node votes again, above `floor`.
     ///
     /// `max` rises as well: another node that is admitted later reads it, and must learn from it
-    /// what this one learned.
+    /// what this one learned. To the end of its step, so that counters which are below it may go on.
     pub(crate) fn admit(&mut self, floor: u64) {
         self.floor = self.floor.max(floor);
-        self.max = self.max.max(self.floor);
+        self.max = ahead(self.max.max(self.floor), self.step);
     }
 }
 
@@ -240,23 +240,34 @@ mod tests {
         assert_eq!(late.max, 16);
     }
 
-    // The max comes to stand within a step by the floor of an admission.
     #[test]
     fn the_max_is_ahead_of_a_counter_also_when_it_stood_in_the_same_step_before() {
-        let full = Node { step: 4, ..node(Some('a'), Some(4), 4, 0) };
-        let mut raised = full;
-        raised.admit(7);
+        let within = Node { step: 4, ..node(Some('a'), Some(5), 6, 0) };
+        let mut raised = within;
         assert_eq!(raised.raise(&'a', T(6)), Ok(true));
         assert_eq!(raised.max, 8);
-        let mut refilled = Node { lock: None, ..full };
-        refilled.admit(7);
+        let mut refilled = Node { lock: None, ..within };
         assert_eq!(refilled.refill('b', T(6)), Ok(true));
         assert_eq!(refilled.max, 8);
-        let mut granted = Node { lock: None, fence: Some(6), max: 8, ..full };
-        granted.admit(9);
-        assert!(!granted.goes_on(), "it is below the floor");
-        assert_eq!(granted.acquire('b'), Ok(Some(T(10))));
-        assert_eq!(granted.max, 12);
+        let mut admitted = Node { lock: None, ..within };
+        admitted.admit(0);
+        assert_eq!((admitted.floor, admitted.max), (0, 8));
+        admitted.admit(9);
+        assert_eq!((admitted.floor, admitted.max), (9, 12));
+    }
+
+    #[test]
+    fn a_counter_goes_on_from_the_floor_and_not_from_below() {
+        let at = |fence, floor| Node { step: 4, ..node(None, Some(fence), 12, floor) };
+        for (counter, floor, goes_on, number) in
+            [(6, 5, true, 7), (6, 6, true, 7), (6, 7, false, 8), (7, 8, false, 9), (8, 8, false, 9)]
+        {
+            let mut node = at(counter, floor);
+            assert_eq!(node.goes_on(), goes_on, "{counter} at {floor}");
+            assert_eq!(node.acquire('a'), Ok(Some(T(number))), "{counter} at {floor}");
+        }
+        assert!(!Node { step: 4, ..node(None, None, 12, 0) }.goes_on());
+        assert!(!Node { step: 4, ..node(None, Some(LIMIT), LIMIT, 0) }.goes_on());
     }
 
     #[test]
@@ -285,7 +296,7 @@ mod tests {
         held.lock_vanishes();
         assert_eq!(held.refill('b', T(LIMIT + 1)), Err(AtLimit));
         assert_eq!(held.refill('b', T(LIMIT)), Ok(true));
-        let ahead = Node { step: STEP, ..node(None, Some(LIMIT - 64), 0, 0) };
-        assert_eq!(ahead.ahead(LIMIT - 2), LIMIT);
+        assert_eq!(ahead(LIMIT - 2, STEP), LIMIT);
+        assert_eq!(ahead(LIMIT, STEP), LIMIT);
     }
 }

@@ -1,7 +1,8 @@
 //! The scripts: one file per operation, each one atomic step on the server.
 //!
-//! Every key a script touches is passed in `KEYS`, and nothing can fail behind the first write that did not
-//! fail itself, because an error in a script does not roll back what it wrote. Every script returns the
+//! Every key a script touches is passed in `KEYS`. An error in a script does not roll back what it wrote, so
+//! nothing can fail behind the first write that did not fail itself; but that a lock is set while it is seen
+//! whether it can be counted for, and taken back before the error. Every script returns the
 //! owner id that it was given, or the `run_id`, and `together` all of them, so that a reply which a client
 //! library or a proxy took for another's is found out instead of becoming a vote.
 
@@ -133,9 +134,11 @@ impl<'a> Said<'a> {
     pub(crate) fn answer(self, asked: &Operation) -> Option<Answer> {
         let number = u64::try_from(self.number).ok();
         match self.code {
-            1 if matches!(asked, Operation::AcquireFenced { .. }) => {
-                let is_token = |number: &u64| (1..=FencingToken::MAX.get()).contains(number);
-                number.filter(is_token).map(FencingToken::new).map(Answer::Counted)
+            // The number, or the one behind it.
+            1 | 6 if matches!(asked, Operation::AcquireFenced { .. }) => {
+                let number = number?.checked_add(u64::from(self.code == 6))?;
+                let is_token = (1..=FencingToken::MAX.get()).contains(&number);
+                is_token.then_some(Answer::Counted(FencingToken::new(number)))
             }
             0 => Some(Answer::Missing),
             1 => Some(Answer::Done),
@@ -164,7 +167,12 @@ mod tests {
         let fence = Fence { key: Key::new("f"), idle_ms: 1 };
         let fenced = Operation::AcquireFenced { key, fence, owner, ttl_ms: 1 };
         assert_eq!(answer("1 7 x", &fenced), Some(Answer::Counted(FencingToken::new(7))));
-        for nonsense in ["1 -7 x", "1 0 x", "1 9007199254740992 x"] {
+        assert_eq!(answer("6 7 x", &fenced), Some(Answer::Counted(FencingToken::new(8))));
+        assert_eq!(answer("6 7 x", &ping), None);
+        let limit = Some(Answer::Counted(FencingToken::MAX));
+        assert_eq!(answer("6 9007199254740990 x", &fenced), limit);
+        let beyond = ["1 9007199254740992 x", "6 9007199254740991 x"];
+        for nonsense in ["1 -7 x", "1 0 x", "6 -1 x"].into_iter().chain(beyond) {
             assert_eq!(answer(nonsense, &fenced), None, "{nonsense}");
         }
 

@@ -6,7 +6,7 @@ use std::{
 };
 
 use crate::{
-    fence::counters::STEP,
+    fence::counters::{STEP, ahead},
     node::{
         Answer, Ballot, FleetKeys, MarkState, Marker, NodeFailure, Operation, Outcome, SendAs,
         script::Script,
@@ -331,8 +331,9 @@ impl Master {
         let is_as_seen = is_same_process && self.text(&keys.marker, now).as_deref() == seen;
         if is_as_seen {
             let max = self.number(&keys.max, now).unwrap_or(None).unwrap_or(0);
-            if marker.floor > max {
-                self.set(keys.max.as_str(), Some(&marker.floor.to_string()), None, now);
+            let ahead = ahead(max.max(marker.floor), self.step);
+            if ahead > max {
+                self.set(keys.max.as_str(), Some(&ahead.to_string()), None, now);
             }
             self.set(keys.marker.as_str(), Some(&marker.to_string()), None, now);
         }

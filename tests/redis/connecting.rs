@@ -190,7 +190,7 @@ async fn a_user_of_the_access_list_works_and_a_wrong_one_is_named() {
 async fn a_user_who_may_only_lock_works() {
     let server = Server::start();
     let commands = "+evalsha +eval +script|load +info +ping +exists +get +set +del +pttl +pexpire \
-         +incr +decr +client|id +client|kill +client|setname +select +hello +auth";
+         +incr +client|id +client|kill +client|setname +select +hello +auth";
     let user = ["ACL", "SETUSER", "alice", "on", ">pw", "~quorumlock:*"];
     let rules: Vec<&str> = user.into_iter().chain(commands.split_whitespace()).collect();
     assert_eq!(server.command(&rules).into_text().as_deref(), Some("OK"));

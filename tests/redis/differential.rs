@@ -41,7 +41,8 @@ const MAX: &str = "test:max";
 /// What is counted: for each of the locks, and for the node.
 const NUMBERS: [&str; 3] = ["fence:a", "fence:b", MAX];
 /// Around the ends of steps, and of all numbers; and what is none.
-const TEXTS: [&str; 18] = [
+const TEXTS: [&str; 19] = [
+    "0",
     "1",
     "2",
     "62",

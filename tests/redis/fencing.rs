@@ -239,6 +239,17 @@ async fn a_full_memory_is_told_of_and_leaves_no_key_and_releases_go_on() {
     let plain = redlock.try_acquire("plain").await.unwrap();
     let token = pair(&redlock).await.0;
     settled(&redlock);
+    // One that goes on, one whose next number is the first of a step, and one that is new.
+    for (resource, text) in [("r", "70"), ("s", "64")] {
+        fleet.iter().for_each(|server| server.set_raw(&fence(resource), text, None));
+    }
+    let numbers = || {
+        let keys = ["r", "s", "t"].map(fence).into_iter().chain([MAX.to_owned()]);
+        let keys: Vec<String> = keys.collect();
+        let of = |server: &Server| keys.iter().map(|key| number(server, key)).collect::<Vec<_>>();
+        fleet.iter().map(of).collect::<Vec<_>>()
+    };
+    let before = numbers();
     let filling = "x".repeat(100_000);
     for server in &fleet {
         server.command(&["CONFIG", "SET", "maxmemory", "20mb"]);
@@ -253,10 +264,12 @@ async fn a_full_memory_is_told_of_and_leaves_no_key_and_releases_go_on() {
         server.command(&["CONFIG", "SET", "maxmemory", "1"]);
     }
     let plain_error = redlock.try_acquire("r").await.unwrap_err();
-    let error = redlock.try_acquire_fenced("r").await.unwrap_err();
-    for error in [plain_error, error] {
+    assert!(plain_error.is_no_quorum() && plain_error.to_string().contains("OOM"), "{plain_error}");
+    for resource in ["r", "s", "t"] {
+        let error = redlock.try_acquire_fenced(resource).await.unwrap_err();
         assert!(error.is_no_quorum() && error.to_string().contains("OOM"), "{error}");
     }
+    assert_eq!(numbers(), before);
     held.release().await.unwrap();
     plain.release().await.unwrap();
     settled(&redlock);

@@ -14,10 +14,10 @@ use crate::support::{
 const SOON: Duration = Duration::from_secs(10);
 /// The user of `docs/operations.md`, before it is taken something away.
 const RIGHTS: &str = "on >pw resetkeys ~quorumlock:* resetchannels &quorumlock:* -@all +evalsha +eval \
-     +script|load +ping +info +client|id +client|kill +exists +pttl +get +set +pexpire +del +incr +decr \
+     +script|load +ping +info +client|id +client|kill +exists +pttl +get +set +pexpire +del +incr \
      +subscribe +unsubscribe +pubsub|numsub +publish";
 /// What no node can do without, and what the error calls it.
-const NEEDED: [(&str, &str); 12] = [
+const NEEDED: [(&str, &str); 11] = [
     ("-info", "'info'"),
     ("-script", "'script|load'"),
     ("-evalsha", "'evalsha'"),
@@ -29,7 +29,6 @@ const NEEDED: [(&str, &str); 12] = [
     ("-pexpire", "may not call PEXPIRE on quorumlock:marker"),
     ("-del", "may not call DEL on quorumlock:marker"),
     ("-incr", "may not call INCR on quorumlock:marker"),
-    ("-decr", "may not call DECR on quorumlock:marker"),
 ];
 /// What it can.
 const DISPENSABLE: [&str; 7] =
@@ -86,13 +85,10 @@ async fn who_lacks_several_is_told_all_of_them() {
     let told_commands = told(&["-exists", "-set", "-del"]).await;
     assert!(told_commands.contains("may not call SET, EXISTS, DEL on"), "{told_commands}");
     let told_keys = told(&["resetkeys", "~other:*"]).await;
-    let all = "may not call GET, SET, EXISTS, PTTL, PEXPIRE, DEL, INCR, DECR on quorumlock:marker";
+    let all = "may not call GET, SET, EXISTS, PTTL, PEXPIRE, DEL, INCR on quorumlock:marker";
     assert!(told_keys.contains(all), "{told_keys}");
     let told_read_only = told(&["resetkeys", "%R~quorumlock:*"]).await;
-    assert!(
-        told_read_only.contains("may not call SET, PEXPIRE, DEL, INCR, DECR on"),
-        "{told_read_only}"
-    );
+    assert!(told_read_only.contains("may not call SET, PEXPIRE, DEL, INCR on"), "{told_read_only}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -309,7 +309,7 @@ async fn with_rights(fleet: &Fleet, rights: &str) -> Redlock {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_user_with_no_more_rights_than_needed_is_woken_by_a_release() {
     const RIGHTS: &str = "&quorumlock:* -@all +evalsha +eval +script|load +ping +info +client|id \
-        +client|kill +exists +pttl +get +set +pexpire +del +incr +decr +subscribe +unsubscribe +pubsub|numsub \
+        +client|kill +exists +pttl +get +set +pexpire +del +incr +subscribe +unsubscribe +pubsub|numsub \
         +publish";
     let fleet = Fleet::start(3);
     let (holder, waiter) = (with_rights(&fleet, RIGHTS).await, with_rights(&fleet, RIGHTS).await);

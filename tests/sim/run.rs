@@ -56,13 +56,15 @@ struct Schedule<'a> {
 impl<'a> Schedule<'a> {
     fn new(plan: &'a Plan, with_trace: bool) -> Self {
         let cluster = SimCluster::with_seed(plan.masters, plan.seed);
-        // Steps that end soon, or at once: where the numbers stay small, 64 would hide what is lost.
         if plan.seed >= TOGETHER {
             cluster.send_together(8);
-            cluster.count_in_steps(3);
-        } else {
-            cluster.count_in_steps(1);
         }
+        // Mostly steps that end at once or soon: where the numbers stay small, 64 would hide what is lost.
+        cluster.count_in_steps(match plan.seed % 4 {
+            0 | 1 => 1,
+            2 => 3,
+            _ => 64,
+        });
         if with_trace {
             cluster.start_trace();
         }

@@ -3,14 +3,14 @@
 //! [`conformance_tests!`](conformance_tests) turns all of them into tests of one kind of node. All
 //! waiting is by tokio's timers, so a simulated node may run on a paused clock.
 
-use std::{future::poll_fn, pin::pin, task::Poll, time::Duration};
+use std::{future::poll_fn, pin::pin, sync::Arc, task::Poll, time::Duration};
 
 use super::admit::Admitted;
 use futures::future::maybe_done;
 use quorumlock::{
     FencingToken, Key, OwnerId, Seat,
     node::{
-        Answer, Fence, FleetKeys, Heard, Link, LinkId, Listener, MarkState, Marker, Node,
+        Answer, Ballot, Fence, FleetKeys, Heard, Link, LinkId, Listener, MarkState, Marker, Node,
         NodeFailure, NodeName, Operation, Outcome, SendAs, Server,
     },
 };
@@ -98,6 +98,7 @@ macro_rules! conformance_tests {
             numbers_are_exact_up_to_the_limit_and_end_there
             a_counter_that_is_no_number_grants_nothing
             a_floor_comes_with_the_marker_and_is_learnt_by_others
+            a_counter_goes_on_from_the_floor_and_not_from_below
             no_fenced_vote_is_given_but_by_an_admission
             a_ping_is_answered
             operations_run_in_the_order_in_which_they_were_first_polled
@@ -572,12 +573,12 @@ pub async fn a_floor_comes_with_the_marker_and_is_learnt_by_others(world: &impl 
     let above = |floor| Marker { floor, ..marker(&facts.run_id, MarkState::Admitted) };
     let (high, low) = (above(30), above(20));
     assert_eq!(link.mark(&at, None, high.clone(), SOON).await, Ok(true));
-    assert_numbers(world, [None, Some(30)]);
+    assert_numbers(world, [None, Some(64)]);
     // The largest number never falls.
     let seen = Some(high.to_string());
     assert_eq!(link.mark(&at, seen, low.clone(), SOON).await, Ok(true));
-    assert_numbers(world, [None, Some(30)]);
-    assert_eq!(link.look(&at, false, SOON).await.expect("an answer").max, Some(30));
+    assert_numbers(world, [None, Some(64)]);
+    assert_eq!(link.look(&at, false, SOON).await.expect("an answer").max, Some(64));
     // A counter that is older is passed over.
     world.set(FENCE, "4", None);
     let seen = Some(low.to_string());
@@ -585,6 +586,28 @@ pub async fn a_floor_comes_with_the_marker_and_is_learnt_by_others(world: &impl 
     let link = Admitted::admit(link).await;
     assert_eq!(ask(&link, acquire_fenced(OwnerId::random())).await, counted(31));
     assert_numbers(world, [Some(31), Some(64)]);
+}
+
+pub async fn a_counter_goes_on_from_the_floor_and_not_from_below(world: &impl World) {
+    let link = connect(world).await.link;
+    let at = FleetKeys::with_prefix("test:");
+    for (counter, floor, number) in
+        [(69, 68, 70), (70, 70, 71), (69, 70, 71), (63, 64, 65), (64, 64, 65), (0, 7, 8)]
+    {
+        let facts = link.look(&at, false, SOON).await.expect("an answer");
+        // As the node before wrote it, which did not write ahead.
+        world.set(MAX, "70", None);
+        world.set(FENCE, &counter.to_string(), None);
+        let marker = Marker { floor, ..marker(&facts.run_id, MarkState::Admitted) };
+        let (id, members) = (marker.id.clone(), marker.members.clone());
+        assert_eq!(link.mark(&at, facts.marker, marker, SOON).await, Ok(true));
+        assert_numbers(world, [Some(counter), Some(128)]);
+        let ballot = Arc::new(Ballot::new(at.clone(), &id, &members, floor));
+        let asked = acquire_fenced(OwnerId::random());
+        let granted = link.call(&asked, SendAs::Ballot(ballot), SOON).await;
+        assert_eq!(granted, counted(number), "{counter} at {floor}");
+        world.delete(KEY);
+    }
 }
 
 pub async fn no_fenced_vote_is_given_but_by_an_admission(world: &impl World) {

@@ -127,6 +127,10 @@ fn tokens_hold_when_the_max_is_written_ahead() {
     let f8 = |disk| Variant::crash("F8 max written ahead", disk, Back::WaitsThenReads);
     holds::<3, 2>(ahead(f8(Disk::Empty)), 1);
     holds::<3, 2>(ahead(f8(Disk::Stale)), u64::from(FAR));
+    if FAR {
+        let both = Variant { counters_vanish: true, faults: 2, ..f8(Disk::Stale) };
+        holds::<3, 2>(ahead(Variant { name: "F8, X3f max written ahead", ..both }), 0);
+    }
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! One moment: what is on the nodes, what was sent, what each attempt has.
 
-use super::{Attempt, Node};
+use super::{super::counters::ahead, Attempt, Node};
 
 /// All there is. The nodes are interchangeable: sorted, they stand for all their orders.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -100,7 +100,7 @@ impl<const N: usize, const K: usize> State<N, K> {
     /// On every node the max is written ahead of the counter.
     pub(super) fn is_ahead(&self) -> bool {
         let mut nodes = self.nodes.iter().flat_map(|server| [server.node, server.disk]);
-        nodes.all(|node| node.fence.is_none_or(|fence| node.max >= node.ahead(fence)))
+        nodes.all(|node| node.fence.is_none_or(|fence| node.max >= ahead(fence, node.step)))
     }
 }
 

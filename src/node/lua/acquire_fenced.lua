@@ -1,19 +1,18 @@
--- Counts: the grant comes with a number larger than all that this node ever granted. Behind take.lua. Each
--- admission has its floor in the text, as it has its mark.
--- KEYS[3]: the resource's counter. KEYS[4]: the largest number of any resource. ARGV[3]: after how many ms the
--- counter goes when it is not used.
--- Returns '1 number owner': granted.
+-- Counts: the grant comes with a number larger than all that this node ever granted for the resource. Behind
+-- take.lua. Each admission has its floor in the text, as it has its mark.
+-- KEYS[3]: the resource's counter. KEYS[4]: at least the largest number of any resource. ARGV[3]: for how many ms
+-- the counter stays.
+-- Returns '6 number owner': granted, with the number behind this one; or what count_on.lua returns.
 -- The next number and no more, where the largest was written ahead of it (counting.lua): unless it is the first
--- of its step. And the counter has to be there, and above the floor.
-local number = redis.pcall('INCR', KEYS[3])
-local is_number = type(number) == 'number'
-if is_number and number % 64 ~= 1 and number > @floor@ and number <= 9007199254740991 then
-  return '1 ' .. redis.call('GET', KEYS[3]) .. ' ' .. ARGV[1]
+-- of its step. And the counter has to be there, and not below the floor. Before that is known nothing is counted.
+-- The number is told by the text of the one before, since to make a text of a number takes longer than all else.
+local text = redis.pcall('GET', KEYS[3])
+local last = tonumber(text)
+if last and last % 64 ~= 0 and last >= @floor@ and last < 9007199254740991 then
+  -- pcall: it may be no number as these are written.
+  if redis.pcall('INCR', KEYS[3]) == last + 1 then
+    return '6 ' .. text .. ' ' .. ARGV[1]
+  end
 end
--- Back to what was there, so that all is checked before it is written.
-if number == 1 then
-  redis.call('DEL', KEYS[3])
-elseif is_number then
-  redis.call('DECR', KEYS[3])
-end
+-- All is checked before the lock is set again.
 redis.call('DEL', KEYS[1])

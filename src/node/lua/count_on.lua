@@ -1,4 +1,5 @@
 -- The first number of a step, of a new counter, or above the floor. Behind acquire_fenced.lua and counting.lua.
+-- Returns '1 number owner': granted, with this number.
 counter = math.max(counter, @floor@) + 1
 if counter > 9007199254740991 then
   error({err = 'ERR quorumlock: ' .. KEYS[redis.call('EXISTS', KEYS[3]) == 1 and 3 or 4] .. ' cannot go beyond 2^53 - 1'})

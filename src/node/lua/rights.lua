@@ -5,7 +5,7 @@
 local key, forbidden = ARGV[2], {}
 local needed = {
   {'GET', key}, {'SET', key, ''}, {'EXISTS', key}, {'PTTL', key}, {'PEXPIRE', key, 1, 'GT'}, {'DEL', key},
-  {'INCR', key}, {'DECR', key}, {'EVAL', '', 0},
+  {'INCR', key}, {'EVAL', '', 0},
 }
 for _, command in ipairs(needed) do
   -- pcall: it is an error that there is no such command, as where it was renamed. All arguments that it

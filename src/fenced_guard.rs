@@ -43,7 +43,7 @@ impl FencedGuard {
     }
 
     /// Whether the nodes' counters did not agree, so that a second round was needed. Rare for a resource
-    /// in steady use.
+    /// in steady use, which is to be locked 64 times or more in a `fence_idle_ttl`.
     #[must_use]
     pub fn was_raised(&self) -> bool {
         self.was_raised

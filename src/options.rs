@@ -147,7 +147,7 @@ pub(crate) struct Defaults {
     pub(crate) drift: ClockDrift,
     pub(crate) renewal: Renewal,
     pub(crate) max_hold: Option<Duration>,
-    /// After how long without use a counter of fencing tokens goes.
+    /// How long a counter of fencing tokens stays, from the beginning of a step on.
     pub(crate) fence_idle_ttl: Duration,
 }
 

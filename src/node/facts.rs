@@ -48,7 +48,7 @@ pub struct Facts {
     pub forbidden: Vec<String>,
     /// The marker's text; `None` if there is none.
     pub marker: Option<String>,
-    /// The largest number that it granted to any resource; `None` if it was not read, or is no number.
+    /// At least the largest number that it granted to any resource; `None` if it was not read, or is no number.
     pub max: Option<u64>,
 }
 

@@ -68,7 +68,7 @@ impl Ballot {
 pub struct FleetKeys {
     /// Where the marker is.
     pub marker: Key,
-    /// The largest number that the node granted to any resource.
+    /// At least the largest number that the node granted to any resource.
     pub max: Key,
 }
 

@@ -122,7 +122,7 @@ impl Operation {
 pub struct Fence {
     /// Its key.
     pub key: Key,
-    /// After how many milliseconds without use it goes. It does not go back.
+    /// For how many milliseconds it stays, from the beginning of a step of its numbers on.
     pub idle_ms: u64,
 }
 

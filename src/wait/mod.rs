@@ -41,6 +41,9 @@ const LOOK_AT_LATEST: Duration = Duration::from_secs(2);
 const STAND_IN_AFTER: Duration = Duration::from_millis(4);
 /// How much later than those who wait one tries who has just come.
 const NEWCOMER_AFTER: Duration = Duration::from_millis(4);
+/// After how long one who waits and is not called looks like a newcomer: those who were called may have had
+/// the lock and be gone, and then nobody is on the way to it.
+const UNHEARD: Backoff = Backoff { first: Duration::from_millis(400), cap: Duration::from_secs(2) };
 /// After a split vote, in which nobody can have been granted.
 const SPLIT: Backoff = Backoff { first: Duration::from_millis(2), cap: Duration::from_millis(200) };
 /// After one who was not called has let others go first, how soon it looks again whether they are there.
@@ -270,7 +273,11 @@ impl Head {
         let end = due_after(left);
         let (mut look, mut is_last) = look_at(quorum, free_after, end);
         let first = quorum.first_voting();
+        let mut glances = 1;
+        let mut unheard = due_after(UNHEARD.random_delay(glances, &quorum.entropy));
         loop {
+            // Who cannot hear is not called either.
+            let can_hear = self.listening.len() >= quorum.size();
             let Some(watch) = &mut self.watch else { return Order::All };
             let ring = tokio::select! {
                 biased;
@@ -279,8 +286,6 @@ impl Head {
                     Turn::Split => return Order::First(first),
                     Turn::StandIn { at } => return Order::First(at),
                     Turn::Newcomer => {
-                        // Who cannot hear is not called either.
-                        let can_hear = self.listening.len() >= quorum.size();
                         let glance = if can_hear {
                             self.look_round(quorum, key, first, end).await
                         } else {
@@ -309,6 +314,12 @@ impl Head {
                         continue;
                     }
                 },
+                () = sleep_until(unheard), if turn.is_none() && can_hear => {
+                    glances = glances.saturating_add(1);
+                    unheard = due_after(UNHEARD.random_delay(glances, &quorum.entropy));
+                    turn = Some((Instant::now(), Turn::Newcomer));
+                    continue;
+                }
                 // The last time: whoever reads why not wants to know it of every node.
                 () = sleep_until(look), if is_last => return Order::All,
                 () = sleep_until(look) => return self.another(quorum, first),

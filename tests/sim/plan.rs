@@ -14,7 +14,7 @@ pub(crate) struct Plan {
     pub(crate) persistence: Persistence,
     /// The fleet's `max_ttl`: how long nodes wait that may have forgotten.
     pub(crate) max_ttl_ms: u64,
-    /// After how long without use a resource's counter goes.
+    /// How long a resource's counter stays, from the beginning of a step on.
     pub(crate) fence_idle_ms: u64,
     /// Whether the fleet is in use when the schedule begins. Otherwise nobody knows of it.
     pub(crate) is_founded: bool,

@@ -134,7 +134,7 @@ async fn one_who_waits_for_a_dead_client_tries_when_a_quorum_is_free() {
     let took = got_in - acquired;
     assert!(took >= ttl - ROUND_TRIP, "{took:?}");
     assert!(took <= ttl + ttl / 4 + ROUND_TRIP + TRY, "{took:?}");
-    assert!(cluster.operations() - before < 12, "{} operations", cluster.operations() - before);
+    assert!(cluster.operations() - before <= 14, "{} operations", cluster.operations() - before);
     drop(held);
 }
 
@@ -232,6 +232,32 @@ async fn who_comes_together_to_a_lock_that_was_contended_gets_it_soon() {
             sleep(MS(300)).await;
         }
     }
+}
+
+// Those who have had it still hear for a while, and are called in vain.
+#[tokio::test(start_paused = true)]
+async fn a_crowd_of_which_each_comes_once_does_not_stand_before_a_free_lock() {
+    let cluster = SimCluster::with_seed(5, 7);
+    let mut clients = Vec::new();
+    for _ in 0..20 {
+        let (client, redlock) = process(&cluster).await;
+        (0..5).for_each(|node| client.set_link(node, LinkFaults::latency(1, 2)));
+        clients.push(redlock);
+    }
+    let mut longest = Duration::ZERO;
+    for round in 0..200 {
+        let (started, name) = (Instant::now(), format!("r{round}"));
+        let come = clients.iter().map(|redlock| async {
+            let guard = redlock.acquire(&name).await.unwrap();
+            let waited = started.elapsed();
+            sleep(MS(1)).await;
+            guard.release().await.unwrap();
+            waited
+        });
+        let waited = futures::future::join_all(come).await;
+        longest = waited.into_iter().fold(longest, Duration::max);
+    }
+    assert!(longest < MS(1_000), "{longest:?}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -108,7 +108,18 @@ async fn taken_and_given_back(server: Arc<Server>, change: &'static str, named: 
     let (user, resource) = (format!("user{change}"), format!("r{change}"));
     let redlock = as_user(&server, &user, &[]).connect().await.unwrap();
     eventually_async("its vote", SOON, || all_vote(&redlock)).await;
+    // One that is new, one that has to look at the largest number, and one that has not.
+    let counters = [("new", None), ("first", Some(64)), ("within", Some(70))]
+        .map(|(name, counter)| (format!("{name}{change}"), counter));
+    for (name, counter) in &counters {
+        if let Some(counter) = counter {
+            server.set_raw(&format!("quorumlock:fence:{name}"), &counter.to_string(), None);
+        }
+    }
     set_user(&server, &user, &[change]);
+    for (name, _) in &counters {
+        drop(redlock.try_acquire_fenced(name).await);
+    }
     // What a vote needs shows at the vote, and the rest at the next look, after 5 s. Some are then owed a
     // release, too.
     drop(redlock.try_acquire(&resource).await);
@@ -124,11 +135,21 @@ async fn taken_and_given_back(server: Arc<Server>, change: &'static str, named: 
     eventually_async("its vote", SOON, || all_vote(&redlock)).await;
     eventually_async("no key", SOON, || !server.exists(&key(&resource))).await;
     redlock.try_acquire(&resource).await.unwrap().release().await.unwrap();
+    for (name, counter) in &counters {
+        let free = || !server.exists(&key(name));
+        eventually_async("no key", SOON, free).await;
+        let token = redlock.try_acquire_fenced(name).await.unwrap().token().get();
+        assert!(token > counter.unwrap_or(LARGEST), "{token} for {name}");
+    }
 }
+
+/// What other resources were granted before.
+const LARGEST: u64 = 640;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_that_takes_a_right_away_is_refused_by_name_and_votes_again_when_it_gives_it_back() {
     let server = Arc::new(Server::start());
+    server.set_raw("quorumlock:max", &LARGEST.to_string(), None);
     // Scripts are loaded at the next admission, and not before.
     let needed = NEEDED.into_iter().filter(|(change, _)| *change != "-script");
     let tests = needed.map(|(change, named)| {

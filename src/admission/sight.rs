@@ -22,7 +22,7 @@ pub(crate) struct Seen {
 }
 
 impl Seen {
-    /// The largest number that the node is known to have granted or learned.
+    /// At least the largest number that the node has granted or learned.
     ///
     /// A look reads the max before the marker. A node that forgot, and was admitted in between, had
     /// nothing yet when the one was read, and the other says what it learned.
@@ -51,7 +51,7 @@ pub(crate) struct Sight {
 }
 
 impl Sight {
-    /// The largest number that any node is known to have granted or learned.
+    /// At least the largest number that any node has granted or learned.
     pub(super) fn largest(&self) -> u64 {
         self.nodes.iter().flatten().filter_map(Seen::largest).max().unwrap_or(0)
     }

@@ -341,7 +341,7 @@ pub trait Link: sealed::Sealed + Send + Sync + 'static {
 
     /// Writes a marker instead of the one that was seen, on the process that was seen. Before one that
     /// admits, the scripts are loaded that have its id in their texts; with it, the largest number rises
-    /// to its floor.
+    /// to its floor, and to the end of its step.
     ///
     /// Whether it was written; if not, the node is no longer what it was.
     ///

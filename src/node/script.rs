@@ -141,7 +141,8 @@ impl<'a> Said<'a> {
                 is_token.then_some(Answer::Counted(FencingToken::new(number)))
             }
             0 => Some(Answer::Missing),
-            1 => Some(Answer::Done),
+            // A number is for one who counts.
+            1 if self.number == 0 => Some(Answer::Done),
             2 => Some(Answer::Taken { remaining: number.map(Duration::from_millis) }),
             _ => None,
         }
@@ -169,6 +170,7 @@ mod tests {
         assert_eq!(answer("1 7 x", &fenced), Some(Answer::Counted(FencingToken::new(7))));
         assert_eq!(answer("6 7 x", &fenced), Some(Answer::Counted(FencingToken::new(8))));
         assert_eq!(answer("6 7 x", &ping), None);
+        assert_eq!(answer("1 7 x", &ping), None);
         let limit = Some(Answer::Counted(FencingToken::MAX));
         assert_eq!(answer("6 9007199254740990 x", &fenced), limit);
         let beyond = ["1 9007199254740992 x", "6 9007199254740991 x"];

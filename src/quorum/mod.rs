@@ -42,7 +42,8 @@ impl Quorum {
     pub(crate) fn voting_after(&self, first: usize, places: usize) -> usize {
         let voting = self.lanes.iter().enumerate().filter(|(_, lane)| lane.is_voting());
         let voting: Vec<usize> = voting.map(|(place, _)| place).collect();
-        voting.iter().cycle().nth(places.min(1_000)).copied().unwrap_or(first)
+        let place = places.checked_rem(voting.len()).and_then(|place| voting.get(place));
+        place.copied().unwrap_or(first)
     }
 
     pub(crate) fn reports(&self, outcomes: &[NodeOutcome]) -> NodeReports {

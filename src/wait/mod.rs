@@ -41,9 +41,11 @@ const LOOK_AT_LATEST: Duration = Duration::from_secs(2);
 const STAND_IN_AFTER: Duration = Duration::from_millis(4);
 /// How much later than those who wait one tries who has just come.
 const NEWCOMER_AFTER: Duration = Duration::from_millis(4);
-/// After how long one who waits and is not called looks like a newcomer: those who were called may have had
-/// the lock and be gone, and then nobody is on the way to it.
-const UNHEARD: Backoff = Backoff { first: Duration::from_millis(400), cap: Duration::from_secs(2) };
+/// After how long one who waits and is not called asks whether the lock is held at all: those who were called
+/// may have had it and be gone, and then nobody is on the way to it.
+const UNHEARD: Backoff = Backoff { first: Duration::from_millis(400), cap: Duration::from_secs(1) };
+/// How often it does in one turn. After that it has waited for about as long as it takes to look by itself.
+const MAX_GLANCES: usize = 2;
 /// After a split vote, in which nobody can have been granted.
 const SPLIT: Backoff = Backoff { first: Duration::from_millis(2), cap: Duration::from_millis(200) };
 /// After one who was not called has let others go first, how soon it looks again whether they are there.
@@ -87,6 +89,8 @@ pub(crate) struct Head {
     splits: u32,
     /// How often it has let others go first, since its turn in this process came.
     yielded: u32,
+    /// How often it has asked whether the lock is held, since then.
+    glances: usize,
     /// The releases since then that called it.
     heard: VecDeque<Release>,
 }
@@ -98,8 +102,8 @@ enum Turn {
     Split,
     /// It was called to stand in, by this node.
     StandIn { at: usize },
-    /// It has just come: whoever waits goes first.
-    Newcomer,
+    /// It has just come, or was not called for long: whoever waits goes first. It asks this node.
+    Newcomer { at: usize },
 }
 
 /// What one who was not called sees.
@@ -151,6 +155,7 @@ impl Head {
     pub(crate) fn begin(&mut self, quorum: &Quorum) {
         self.splits = 0;
         self.yielded = 0;
+        self.glances = 0;
         while let Some(Ok(ring)) = self.watch.as_mut().map(|watch| watch.rings.try_recv()) {
             self.note(ring, quorum);
         }
@@ -207,7 +212,8 @@ impl Head {
             }
         }
         self.has_looked = self.listening.len() >= quorum.size();
-        let turn = Some((due_after(NEWCOMER_AFTER), Turn::Newcomer));
+        let turn = Turn::Newcomer { at: quorum.first_voting() };
+        let turn = Some((due_after(NEWCOMER_AFTER), turn));
         self.wait_until_free(queues, quorum, key, Duration::MAX, left, turn).await
     }
 
@@ -221,6 +227,12 @@ impl Head {
             NodeOutcome::Answered(_) => return Glance::Nobody,
             NodeOutcome::Pending | NodeOutcome::Failed(_) => return Glance::Unknown,
         }
+        self.glance(quorum, key, place, end).await
+    }
+
+    /// Whether anybody has the lock, by one node; who waits is not asked.
+    async fn glance(&self, quorum: &Quorum, key: &Key, place: usize, end: Instant) -> Glance {
+        let limit = end.saturating_duration_since(Instant::now()).min(ASK_AT_MOST);
         // To extend what it does not have changes nothing, and tells who has it.
         let owner = OwnerId::from_entropy(&quorum.entropy, quorum.seat);
         let whose = Operation::Extend { key: key.clone(), owner, ttl_ms: 1 };
@@ -273,8 +285,7 @@ impl Head {
         let end = due_after(left);
         let (mut look, mut is_last) = look_at(quorum, free_after, end);
         let first = quorum.first_voting();
-        let mut glances = 1;
-        let mut unheard = due_after(UNHEARD.random_delay(glances, &quorum.entropy));
+        let mut unheard = self.unheard_at(quorum);
         loop {
             // Who cannot hear is not called either.
             let can_hear = self.listening.len() >= quorum.size();
@@ -285,39 +296,42 @@ impl Head {
                 turn_of = at(turn) => match turn_of {
                     Turn::Split => return Order::First(first),
                     Turn::StandIn { at } => return Order::First(at),
-                    Turn::Newcomer => {
+                    Turn::Newcomer { at } => {
                         let glance = if can_hear {
-                            self.look_round(quorum, key, first, end).await
+                            self.look_round(quorum, key, at, end).await
                         } else {
                             Glance::Nobody
                         };
                         turn = None;
                         match glance {
                             _ if Instant::now() >= end => return Order::All,
-                            Glance::Nobody => return Order::First(first),
+                            Glance::Nobody => return Order::First(at),
                             Glance::Unknown => return self.another(quorum, first),
                             Glance::Held { remaining } => {
                                 queues.contended.note(key);
+                                // Never later than it was: by one node only.
                                 let free_after = remaining.unwrap_or(Duration::MAX);
-                                (look, is_last) = look_at(quorum, free_after, end);
+                                let sooner = look_at(quorum, free_after, end);
+                                if sooner.0 < look {
+                                    (look, is_last) = sooner;
+                                }
                             }
                             Glance::Passing => {
                                 queues.contended.note(key);
                                 self.yielded = self.yielded.saturating_add(1);
                                 if self.yielded >= MAX_YIELDS {
-                                    return Order::First(first);
+                                    return Order::First(at);
                                 }
                                 let again = YIELD.random_delay(self.yielded, &quorum.entropy);
-                                turn = Some((due_after(again), Turn::Newcomer));
+                                turn = Some((due_after(again), Turn::Newcomer { at }));
                             }
                         }
                         continue;
                     }
                 },
-                () = sleep_until(unheard), if turn.is_none() && can_hear => {
-                    glances = glances.saturating_add(1);
-                    unheard = due_after(UNHEARD.random_delay(glances, &quorum.entropy));
-                    turn = Some((Instant::now(), Turn::Newcomer));
+                () = due(unheard), if turn.is_none() && can_hear => {
+                    turn = self.ask_whether_held(quorum, key, first, end).await;
+                    unheard = self.unheard_at(quorum);
                     continue;
                 }
                 // The last time: whoever reads why not wants to know it of every node.
@@ -336,12 +350,36 @@ impl Head {
                     None if !self.has_looked && self.listening.len() >= quorum.size() => {
                         // What was released before that was not heard.
                         self.has_looked = true;
-                        turn.get_or_insert((Instant::now(), Turn::Newcomer));
+                        turn.get_or_insert((Instant::now(), Turn::Newcomer { at: first }));
                     }
                     None => {}
                 },
             }
         }
+    }
+
+    /// When it asks again whether the lock is held at all.
+    fn unheard_at(&self, quorum: &Quorum) -> Option<Instant> {
+        let nth = if self.glances == 0 { 1 } else { 2 };
+        (self.glances < MAX_GLANCES).then(|| due_after(UNHEARD.random_delay(nth, &quorum.entropy)))
+    }
+
+    /// Asks a node whether the lock is held at all; if not, it is this one's turn as that of a newcomer.
+    async fn ask_whether_held(
+        &mut self,
+        quorum: &Quorum,
+        key: &Key,
+        first: usize,
+        end: Instant,
+    ) -> Option<(Instant, Turn)> {
+        self.glances = self.glances.saturating_add(1);
+        // Another node each time: one with something left over keeps nobody out.
+        let at = quorum.voting_after(first, self.glances);
+        let is_free = matches!(self.glance(quorum, key, at, end).await, Glance::Passing);
+        is_free.then(|| {
+            self.yielded = 0;
+            (Instant::now(), Turn::Newcomer { at })
+        })
     }
 
     /// Another node first each time: one node with something left over keeps nobody out.
@@ -358,6 +396,11 @@ fn look_at(quorum: &Quorum, free_after: Duration, end: Instant) -> (Instant, boo
     let free_after = free_after.saturating_mul(spread).checked_div(400).unwrap_or(free_after);
     let look = due_after(free_after.max(STAND_IN_AFTER));
     (look.min(end), end <= due_after(free_after))
+}
+
+async fn due(moment: Option<Instant>) {
+    let Some(moment) = moment else { return std::future::pending().await };
+    sleep_until(moment).await;
 }
 
 async fn at(turn: Option<(Instant, Turn)>) -> Turn {

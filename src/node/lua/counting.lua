@@ -1,6 +1,6 @@
 -- What those need that count: the numbers. Behind admitted.lua or acquire_fenced.lua.
--- KEYS[3]: the resource's counter. KEYS[4]: at least the largest number of any resource. ARGV[3]: for how many ms
--- the counter stays.
+-- KEYS[3]: the resource's counter. KEYS[4]: at least the largest number of any resource. ARGV[3]: for how many
+-- ms the counter stays.
 local function number(key)
   local text = redis.call('GET', key)
   if not text then

@@ -1,8 +1,8 @@
 -- Does several operations in one step: in the order in which they are asked for, and each as if it were asked
 -- for alone. In front of it are their scripts, in one function of the name of one, its KEYS and its ARGV; what
 -- votes begin with is looked at once.
--- KEYS[1]: the marker. KEYS[2]: the largest number of any resource. Behind them the keys of each operation:
--- the lock's and, if it counts, the resource's counter.
+-- KEYS[1]: the marker. KEYS[2]: at least the largest number of any resource. Behind them the keys of each
+-- operation: the lock's and, if it counts, the resource's counter.
 -- ARGV: of each operation its name, the owner id and a number; if it counts, two more. The numbers are what its
 -- script takes behind the owner id.
 -- Returns what their scripts return, a line each; '5 0 owner message' for an error of one, which does not

@@ -207,8 +207,9 @@ impl RedlockBuilder {
     }
 
     /// How long the counter of a resource's fencing tokens stays on the nodes after it was last counted past a
-    /// multiple of 64. Tokens do not go back when it goes: what is missing counts from above the largest number
-    /// that the node granted to any resource. Defaults to 24 h; more than 100 years count as 100.
+    /// multiple of 64, made, raised or refilled. Tokens do not go back when it goes: what is missing counts from
+    /// above the largest number that the node granted to any resource. Defaults to 24 h; more than 100 years
+    /// count as 100.
     pub fn fence_idle_ttl(mut self, fence_idle_ttl: Duration) -> Self {
         self.defaults.fence_idle_ttl = fence_idle_ttl.min(LONGEST_IDLE);
         self

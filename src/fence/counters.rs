@@ -15,7 +15,7 @@
 //! 2. `max` is at least the end of the step in which a counter stands: it is written ahead, so that a
 //!    grant within a step need not look at it. To those who come later that is the same as if another
 //!    resource had been granted the numbers up to there.
-//! 3. A step that fails leaves nothing behind. A release checks no number.
+//! 3. What fails leaves nothing behind. A release checks no number.
 
 use crate::fencing_token::FencingToken;
 

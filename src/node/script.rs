@@ -77,7 +77,7 @@ impl Script {
         match self {
             Self::Acquire => texts!("admitted", "take", "acquire"),
             Self::AcquireFenced => {
-                texts!("admitted", "take", "acquire_fenced", "counting", "count_on")
+                texts!("admitted", "take", "acquire_fenced", "counting", "begin_step")
             }
             Self::Raise => texts!("admitted", "counting", "raise"),
             Self::RefillFenced => texts!("admitted", "counting", "refill_fenced"),
@@ -88,7 +88,7 @@ impl Script {
             Self::Together => concat!(
                 "local function operation(name, KEYS, ARGV)\n",
                 operation!("acquire", "take", "acquire"),
-                operation!("acquire_fenced", "take", "acquire_fenced", "counting", "count_on"),
+                operation!("acquire_fenced", "take", "acquire_fenced", "counting", "begin_step"),
                 operation!("raise", "counting", "raise"),
                 operation!("refill_fenced", "counting", "refill_fenced"),
                 operation!("extend", "extend"),

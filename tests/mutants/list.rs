@@ -667,7 +667,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "script_without_the_floor",
         rule: "a node grants only above its floor",
-        file: "src/node/lua/count_on.lua",
+        file: "src/node/lua/begin_step.lua",
         text: "counter = math.max(counter, @floor@)",
         instead: "counter = math.max(counter, @floor@ * 0)",
         witness: Servers("conformance"),

@@ -2,7 +2,7 @@
 -- take.lua. Each admission has its floor in the text, as it has its mark.
 -- KEYS[3]: the resource's counter. KEYS[4]: at least the largest number of any resource. ARGV[3]: for how many
 -- ms the counter stays.
--- Returns '6 number owner': granted, with the number behind this one; or what count_on.lua returns.
+-- Returns '6 number owner': granted, with the number behind this one; or what begin_step.lua returns.
 -- The next number and no more, where the largest was written ahead of it (counting.lua): unless it is the
 -- first of its step. And the counter has to be there, and not below the floor. Before that is known nothing
 -- is counted. The number is told by the text of the one before, since to make a text of a number takes longer

@@ -23,6 +23,7 @@ use crate::{
     owner_id::Seat,
     quorum::Quorum,
     redlock::Redlock,
+    successors::Successors,
     tasks::{Environment, Spawner},
     validity::ClockDrift,
     wait::Queues,
@@ -325,7 +326,9 @@ impl RedlockBuilder {
     ) -> Result<Redlock, ConnectError> {
         let Environment { spawner, clock, entropy } = environment;
         let seat = Seat::from_entropy(&entropy);
-        let (mut lanes, mut tasks, queues) = (Vec::new(), Vec::new(), Queues::new(seat));
+        let successors = Arc::<Successors>::default();
+        let queues = Queues::new(seat, Arc::clone(&successors));
+        let (mut lanes, mut tasks) = (Vec::new(), Vec::new());
         let names: Vec<NodeName> = nodes.iter().map(|node| node.name().clone()).collect();
         let fleet = Fleet {
             members: members(&names),
@@ -350,7 +353,7 @@ impl RedlockBuilder {
         }
         let (watchdog, watching) = Watchdog::new(clock, self.max_in_flight.div_ceil(2));
         tasks.push(spawner.spawn(watching));
-        let quorum = Quorum { lanes, clock, entropy, seat };
+        let quorum = Quorum { lanes, clock, entropy, seat, successors };
         let key_prefix = self.key_prefix.into_boxed_str();
         let redlock = Redlock::new(quorum, self.defaults, key_prefix, watchdog, queues, tasks);
         match wait_for_quorum(&redlock, self.connect_timeout).await {

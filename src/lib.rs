@@ -102,6 +102,7 @@ mod error;
 mod admission;
 mod board;
 mod lane;
+mod successors;
 mod quorum;
 mod wait;
 mod loss;

@@ -11,7 +11,7 @@ use std::{
 
 use super::ReplyTo;
 use crate::{
-    node::{NodeFailure, Outcome},
+    node::{Called, NodeFailure, Outcome},
     owner_id::OwnerId,
     resource::Key,
 };
@@ -21,8 +21,7 @@ use crate::{
 pub(crate) struct Release {
     pub(crate) key: Key,
     pub(crate) owner: OwnerId,
-    /// How many of those who wait are called.
-    pub(crate) calls: u8,
+    pub(crate) calls: Called,
     /// What the owner takes for a strangely long time.
     pub(crate) timeout: Duration,
 }
@@ -149,7 +148,7 @@ mod tests {
     use super::*;
 
     fn release(owner: OwnerId) -> Release {
-        Release { key: Key::new("k"), owner, calls: 1, timeout: Duration::ZERO }
+        Release { key: Key::new("k"), owner, calls: Called::Next, timeout: Duration::ZERO }
     }
     use crate::node::Answer;
 

@@ -62,7 +62,11 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::{node::FleetKeys, owner_id::OwnerId, resource::Key};
+    use crate::{
+        node::{Called, FleetKeys},
+        owner_id::OwnerId,
+        resource::Key,
+    };
 
     fn ballot() -> Arc<Ballot> {
         Arc::new(Ballot::new(FleetKeys::with_prefix(""), "m", "n", 0))
@@ -91,7 +95,7 @@ mod tests {
 
     fn release(sent_as: SendAs) -> (Operation, SendAs) {
         let (key, owner) = (Key::new("k"), OwnerId::random());
-        (Operation::Release { key, owner, calls: 1 }, sent_as)
+        (Operation::Release { key, owner, calls: Called::Next }, sent_as)
     }
 
     #[test]

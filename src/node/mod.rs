@@ -15,7 +15,7 @@ use std::{fmt, future::Future, sync::Arc, time::Duration};
 pub use self::{
     facts::{Facts, Server},
     marker::{Ballot, FleetKeys, MarkState, Marker},
-    operation::{Answer, Fence, Operation},
+    operation::{Answer, Called, Fence, Operation},
 };
 
 use crate::{
@@ -277,6 +277,9 @@ pub struct Heard {
     pub rank: u32,
     /// How many connections sit on this seat.
     pub sharing: u32,
+    /// The seat that is called to stand in for this one, if one was looked for and one connection alone sits
+    /// there.
+    pub behind: Option<Seat>,
 }
 
 /// One connection to one master. Operations run in the order in which they were first polled.

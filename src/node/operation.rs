@@ -2,7 +2,11 @@
 
 use std::time::Duration;
 
-use crate::{fencing_token::FencingToken, owner_id::OwnerId, resource::Key};
+use crate::{
+    fencing_token::FencingToken,
+    owner_id::{OwnerId, Seat},
+    resource::Key,
+};
 
 /// One thing to do on one node, in one step: a script, except for `Waiters` and `Ping`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,8 +71,8 @@ pub enum Operation {
         key: Key,
         /// Whose it has to be.
         owner: OwnerId,
-        /// How many are called: the next, and those who stand in for it.
-        calls: u8,
+        /// Who.
+        calls: Called,
     },
     /// Say whether more connections than these wait for releases of the key: `Taken` if so, and `Missing`
     /// if not. Changes nothing.
@@ -115,6 +119,19 @@ impl Operation {
             | Self::Ping { .. } => false,
         }
     }
+}
+
+/// Whom a release calls of those who wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Called {
+    /// Nobody.
+    Nobody,
+    /// The next behind the owner's seat.
+    Next,
+    /// Whoever waits on this seat, on which somebody waited alone; if nobody does, the next.
+    Known(Seat),
+    /// The next, and the one behind that, who stands in for it. The next hears who that is.
+    NextAndStandIn,
 }
 
 /// Where a resource's counter is on each node.

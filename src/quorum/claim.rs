@@ -12,7 +12,7 @@ use crate::{
     error::{NodeOutcome, NodeReports},
     fencing_token::FencingToken,
     lane::{Release, ReplyTo},
-    node::{Answer, Fence, NodeFailure, Operation},
+    node::{Answer, Called, Fence, NodeFailure, Operation},
     options::Terms,
     owner_id::OwnerId,
     resource::Key,
@@ -140,19 +140,21 @@ impl Claim {
     /// Owes the release to every node that may have our key; hears of the answers. Once is enough.
     pub(crate) fn release(&mut self) -> Round {
         self.released = true;
-        let known = self.open_places();
+        let places = self.open_places();
         // Nobody waits for what no majority can have granted.
-        let open = known.iter().filter(|outcome| **outcome == NodeOutcome::Pending).count();
+        let open = places.iter().filter(|outcome| **outcome == NodeOutcome::Pending).count();
         let is_awaited = open >= self.quorum.size();
         // One node calls who stands in for the next.
         let second = self.owner.one_of(self.quorum.lanes.len());
-        Round::start(known, |reply_to| {
+        let known = self.quorum.successors.call(&self.key).filter(|_| is_awaited);
+        Round::start(places, |reply_to| {
             if let Some(lane) = self.quorum.lanes.get(reply_to.place) {
                 let (key, owner, timeout) = (self.key.clone(), self.owner, self.node_timeout);
-                let calls = match (is_awaited, reply_to.place == second) {
-                    (false, _) => 0,
-                    (true, false) => 1,
-                    (true, true) => 2,
+                let calls = match known {
+                    _ if !is_awaited => Called::Nobody,
+                    _ if reply_to.place == second => Called::NextAndStandIn,
+                    Some(seat) => Called::Known(seat),
+                    None => Called::Next,
                 };
                 lane.release(Release { key, owner, calls, timeout }, Some(reply_to));
             }

@@ -9,12 +9,15 @@ pub(crate) mod claim;
 mod confirm;
 pub(crate) mod acquire;
 
+use std::sync::Arc;
+
 use crate::{
     clock::Clock,
     entropy::Entropy,
     error::{NodeOutcome, NodeReport, NodeReports},
     lane::Lane,
     owner_id::Seat,
+    successors::Successors,
 };
 
 /// The nodes of a `Redlock` and the clock by which it judges.
@@ -25,6 +28,7 @@ pub(crate) struct Quorum {
     pub(crate) entropy: Entropy,
     /// Where this process waits.
     pub(crate) seat: Seat,
+    pub(crate) successors: Arc<Successors>,
 }
 
 impl Quorum {

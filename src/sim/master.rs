@@ -391,7 +391,7 @@ fn put(keys: &mut Keys, key: &str, entry: Option<Entry>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::owner_id::OwnerId;
+    use crate::{node::Called, owner_id::OwnerId};
 
     const S: fn(u64) -> Duration = Duration::from_secs;
 
@@ -440,8 +440,8 @@ mod tests {
         master.load_scripts();
         master.crash(S(1));
         master.restart();
-        let operation =
-            Operation::Release { key: Key::new("k"), owner: OwnerId::random(), calls: 1 };
+        let (key, owner) = (Key::new("k"), OwnerId::random());
+        let operation = Operation::Release { key, owner, calls: Called::Next };
         let answer = master.execute(&operation, &SendAs::Digest, S(2));
         assert_eq!(answer, Err(NodeFailure::NoScript));
     }

@@ -8,8 +8,8 @@ use super::{
 };
 use crate::{
     node::{
-        self, Answer, Ballot, Facts, FleetKeys, Heard, LinkId, NodeFailure, Operation, Outcome,
-        SendAs,
+        self, Answer, Ballot, Called, Facts, FleetKeys, Heard, LinkId, NodeFailure, Operation,
+        Outcome, SendAs,
     },
     owner_id::{OwnerId, Seat},
     resource::Key,
@@ -165,8 +165,8 @@ impl State {
         }
     }
 
-    /// Calls those who wait and are next: so many seats behind the owner's.
-    fn announce(&mut self, node: usize, key: &Key, owner: OwnerId, calls: u8) {
+    /// Calls those who wait and are next.
+    fn announce(&mut self, node: usize, key: &Key, owner: OwnerId, calls: Called) {
         let mut sitting: BTreeMap<Seat, Vec<u64>> = BTreeMap::new();
         for (id, connection) in &self.connections {
             let seat = connection.watches.get(key);
@@ -175,17 +175,28 @@ impl State {
                 sitting.entry(*seat).or_default().push(*id);
             }
         }
-        let own = sitting.remove(&owner.seat());
+        let of_known = match calls {
+            Called::Known(seat) => sitting.remove_entry(&seat),
+            Called::Nobody | Called::Next | Called::NextAndStandIn => None,
+        };
+        let most = match calls {
+            Called::Nobody => 0,
+            Called::Next | Called::Known(_) => 1,
+            Called::NextAndStandIn => 2,
+        };
+        let own = sitting.remove_entry(&owner.seat());
         let behind = sitting.split_off(&owner.seat());
-        let others = behind.into_values().chain(sitting.into_values());
-        let mut called: Vec<Vec<u64>> = others.take(calls.into()).collect();
-        if called.is_empty() && calls > 0 {
+        let others = of_known.into_iter().chain(behind).chain(sitting);
+        let mut called: Vec<(Seat, Vec<u64>)> = others.take(most).collect();
+        if called.is_empty() && most > 0 {
             called.extend(own);
         }
-        for (rank, ids) in (0..).zip(called) {
+        let stands_in = called.get(1).filter(|(_, ids)| ids.len() == 1).map(|(seat, _)| *seat);
+        for (rank, (_, ids)) in (0..).zip(called) {
             let sharing = u32::try_from(ids.len()).unwrap_or(u32::MAX);
+            let behind = stands_in.filter(|_| rank == 0);
             for id in ids {
-                let heard = Heard { key: key.clone(), owner, rank, sharing };
+                let heard = Heard { key: key.clone(), owner, rank, sharing, behind };
                 self.reply(id, 0, Reply::Heard(heard));
             }
         }

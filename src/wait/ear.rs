@@ -26,6 +26,7 @@ use crate::{
     node::{Heard, Listener, Node, NodeFailure},
     owner_id::{OwnerId, Seat},
     resource::Key,
+    successors::Successors,
     tasks::Spawner,
 };
 
@@ -59,6 +60,7 @@ pub(crate) struct Ears(Arc<Hub>);
 #[derive(Debug)]
 struct Hub {
     seat: Seat,
+    successors: Arc<Successors>,
     /// The latest waiter of each key, with the number of its watch.
     waiting: Mutex<BTreeMap<Key, (u64, mpsc::UnboundedSender<Ring>)>>,
     last_watch: AtomicU64,
@@ -76,9 +78,10 @@ pub(super) struct Watch {
 }
 
 impl Ears {
-    pub(crate) fn new(seat: Seat) -> Self {
+    pub(crate) fn new(seat: Seat, successors: Arc<Successors>) -> Self {
         Self(Arc::new(Hub {
             seat,
+            successors,
             waiting: Mutex::default(),
             last_watch: AtomicU64::new(0),
             closed: AtomicBool::new(false),
@@ -317,7 +320,10 @@ impl<N: Node> Ear<N> {
     }
 
     fn ring(&mut self, heard: &Heard) {
-        let Heard { key, owner, rank, sharing } = heard;
+        let Heard { key, owner, rank, sharing, behind } = heard;
+        if let Some(seat) = behind {
+            self.hub.successors.note(key, *seat);
+        }
         let ring = Ring::Free { node: self.place, owner: *owner, rank: *rank, sharing: *sharing };
         if !self.hub.ring(key, ring) {
             if let Some(wanted) = self.wanted.get_mut(key).filter(|wanted| wanted.watches == 0) {

@@ -33,6 +33,7 @@ use crate::{
     owner_id::{OwnerId, Seat},
     quorum::{Quorum, acquire::Order, round::Round},
     resource::Key,
+    successors::Successors,
 };
 
 /// The longest time for which a head does not look by itself, before it is spread by a quarter.
@@ -41,6 +42,8 @@ const LOOK_AT_LATEST: Duration = Duration::from_secs(2);
 const STAND_IN_AFTER: Duration = Duration::from_millis(4);
 /// How much later than those who wait one tries who has just come.
 const NEWCOMER_AFTER: Duration = Duration::from_millis(4);
+/// The same, of one who has just passed the lock on to somebody known: it comes round to him without a question.
+const RETURNING_AFTER: Duration = Duration::from_millis(200);
 /// After how long one who waits and is not called asks whether the lock is held at all: those who were called
 /// may have had it and be gone, and then nobody is on the way to it.
 const UNHEARD: Backoff = Backoff { first: Duration::from_millis(400), cap: Duration::from_secs(1) };
@@ -120,8 +123,9 @@ enum Glance {
 }
 
 impl Queues {
-    pub(crate) fn new(seat: Seat) -> Self {
-        Self { by_key: Mutex::default(), contended: Contended::default(), ears: Ears::new(seat) }
+    pub(crate) fn new(seat: Seat, successors: Arc<Successors>) -> Self {
+        let ears = Ears::new(seat, successors);
+        Self { by_key: Mutex::default(), contended: Contended::default(), ears }
     }
 
     /// Takes a place at the end of a resource's queue. It is left by dropping the ticket.
@@ -152,12 +156,12 @@ impl Ticket<'_> {
 
 impl Head {
     /// Its turn begins.
-    pub(crate) fn begin(&mut self, quorum: &Quorum) {
+    pub(crate) fn begin(&mut self, queues: &Queues, quorum: &Quorum, key: &Key) {
         self.splits = 0;
         self.yielded = 0;
         self.glances = 0;
         while let Some(Ok(ring)) = self.watch.as_mut().map(|watch| watch.rings.try_recv()) {
-            self.note(ring, quorum);
+            self.note(ring, queues, quorum, key);
         }
         // What was announced to its predecessors is not news for this one.
         self.heard.clear();
@@ -165,7 +169,7 @@ impl Head {
 
     /// Notes whose announcements are heard, and how to try if by this a majority has announced the same
     /// release, which calls this process to be the next.
-    fn note(&mut self, ring: Ring, quorum: &Quorum) -> Option<Order> {
+    fn note(&mut self, ring: Ring, queues: &Queues, quorum: &Quorum, key: &Key) -> Option<Order> {
         match ring {
             Ring::Listening { node } => {
                 self.listening.insert(node);
@@ -174,11 +178,18 @@ impl Head {
                 self.listening.remove(&node);
             }
             Ring::Free { node, owner, rank: 0, sharing } => {
-                let is_called = announced(&mut self.heard, owner, node) == quorum.size();
+                if announced(&mut self.heard, owner, node) != quorum.size() {
+                    return None;
+                }
+                // It had to wait, as the next may have to.
+                queues.contended.note(key);
                 // Where one process alone is called it may ask all at once.
-                let alone =
-                    if sharing <= 1 { Order::All } else { Order::First(quorum.first_voting()) };
-                return is_called.then_some(alone);
+                let is_alone = sharing <= 1;
+                return Some(if is_alone {
+                    Order::All
+                } else {
+                    Order::First(quorum.first_voting())
+                });
             }
             Ring::Free { .. } => {}
         }
@@ -203,7 +214,7 @@ impl Head {
             let Some(watch) = &mut self.watch else { break };
             tokio::select! {
                 biased;
-                ring = watch.rings.recv() => match ring.map(|ring| self.note(ring, quorum)) {
+                ring = watch.rings.recv() => match ring.map(|ring| self.note(ring, queues, quorum, key)) {
                     None => break,
                     Some(Some(called)) => return called,
                     Some(None) => {}
@@ -212,8 +223,9 @@ impl Head {
             }
         }
         self.has_looked = self.listening.len() >= quorum.size();
-        let turn = Turn::Newcomer { at: quorum.first_voting() };
-        let turn = Some((due_after(NEWCOMER_AFTER), turn));
+        let is_passed_on = self.has_looked && quorum.successors.goes_round(key);
+        let after = if is_passed_on { RETURNING_AFTER } else { NEWCOMER_AFTER };
+        let turn = Some((due_after(after), Turn::Newcomer { at: quorum.first_voting() }));
         self.wait_until_free(queues, quorum, key, Duration::MAX, left, turn).await
     }
 
@@ -345,7 +357,7 @@ impl Head {
                 Some(Ring::Free { node, rank: 1.., .. }) => {
                     turn = Some((due_after(STAND_IN_AFTER), Turn::StandIn { at: node }));
                 }
-                Some(ring) => match self.note(ring, quorum) {
+                Some(ring) => match self.note(ring, queues, quorum, key) {
                     Some(called) => return called,
                     None if !self.has_looked && self.listening.len() >= quorum.size() => {
                         // What was released before that was not heard.

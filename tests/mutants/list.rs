@@ -505,6 +505,14 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         witness: Simulation,
     },
     Mutant {
+        name: "who_comes_back_asks",
+        rule: "who has passed the lock on waits for his turn without a question",
+        file: "src/wait/mod.rs",
+        text: "if is_passed_on { RETURNING_AFTER } else { NEWCOMER_AFTER }",
+        instead: "{ let _ = (is_passed_on, RETURNING_AFTER); NEWCOMER_AFTER }",
+        witness: Simulation,
+    },
+    Mutant {
         name: "turn_not_passed_on",
         rule: "a waiter whose queue is empty leaves nothing behind for the next",
         file: "src/wait/mod.rs",
@@ -925,6 +933,14 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         file: "src/node/lua/release.lua",
         text: "if holder ~= ARGV[1] then",
         instead: "if false then",
+        witness: Servers("conformance"),
+    },
+    Mutant {
+        name: "release_calls_nobody_but_whom_it_knows",
+        rule: "a release that finds nobody on the seat that it was told calls the next",
+        file: "src/node/lua/release.lua",
+        text: "calls = type(heard) == 'number' and heard > 0 and 0 or 1",
+        instead: "calls = 0",
         witness: Servers("conformance"),
     },
     Mutant {

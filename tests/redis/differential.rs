@@ -17,7 +17,7 @@ use proptest::{
 };
 use quorumlock::{
     FencingToken, Key, OwnerId,
-    node::{Answer, Fence, Node, NodeFailure, Operation, Outcome, SendAs},
+    node::{Answer, Called, Fence, Node, NodeFailure, Operation, Outcome, SendAs},
 };
 use tokio::{
     runtime::{Builder, Runtime},
@@ -231,7 +231,8 @@ impl<W: World> Side<W> {
         }
         let nobody = OwnerId::random();
         for name in KEYS.into_iter().chain(NUMBERS) {
-            let look = Operation::Release { key: Key::new(name), owner: nobody, calls: 1 };
+            let look =
+                Operation::Release { key: Key::new(name), owner: nobody, calls: Called::Next };
             let outcome = self.link.call(&look, SendAs::Text, LIMIT).await;
             let value = if outcome.is_ok() { world.get(name) } else { None };
             outcomes.push(outcome);
@@ -250,9 +251,11 @@ impl Question {
             Self::Extend { key, owner, ttl_ms } => {
                 Operation::Extend { key: Key::new(key), owner: owners[owner], ttl_ms }
             }
-            Self::Release { key, owner } => {
-                Operation::Release { key: Key::new(key), owner: owners[owner], calls: 2 }
-            }
+            Self::Release { key, owner } => Operation::Release {
+                key: Key::new(key),
+                owner: owners[owner],
+                calls: Called::NextAndStandIn,
+            },
             Self::AcquireFenced { lock, owner } => {
                 let (key, fence, owner) = (Key::new(KEYS[lock]), fence(lock), owners[owner]);
                 Operation::AcquireFenced { key, fence, owner, ttl_ms: TTLS_MS[0] }

@@ -10,7 +10,7 @@ use proptest::{
 use quorumlock::{
     AcquireError, FencingToken, Key, LockGuard, NodeState, OwnerId, Redlock,
     node::{
-        Answer, Fence, Link, Node, NodeFailure, Operation, Outcome, SendAs,
+        Answer, Called, Fence, Link, Node, NodeFailure, Operation, Outcome, SendAs,
         redis::{RedisLink, RedisNode},
     },
 };
@@ -104,7 +104,7 @@ fn operation(asked: (Ask, usize, usize), owners: &[OwnerId]) -> Operation {
             Operation::RefillFenced { key, fence, owner, ttl_ms, token }
         }
         Ask::Extend => Operation::Extend { key, owner, ttl_ms: 2 * LONG_MS },
-        Ask::Release => Operation::Release { key, owner, calls: 2 },
+        Ask::Release => Operation::Release { key, owner, calls: Called::NextAndStandIn },
     }
 }
 

@@ -90,6 +90,29 @@ fn pubsub_clients(fleet: &Fleet) -> usize {
     fleet.iter().map(|server| list(server).lines().count()).sum()
 }
 
+// To search the ring takes longer than all else that a release does, and the next one waits for it.
+#[tokio::test(flavor = "multi_thread")]
+async fn in_a_ring_that_turns_one_node_searches_for_the_next() {
+    let fleet = Fleet::start(3);
+    let mut turns = Vec::new();
+    for _ in 0..3 {
+        let redlock = connect(&fleet).await;
+        turns.push(async move {
+            for _ in 0..20 {
+                let guard = redlock.acquire("r").await.unwrap();
+                sleep(Duration::from_millis(5)).await;
+                guard.release().await.unwrap();
+            }
+        });
+    }
+    let searched = || fleet.iter().map(|server| server.calls("pubsub")).sum::<u64>();
+    let before = searched();
+    futures::future::join_all(turns).await;
+    // Each search asks five times at least, and for two seats at most twelve times.
+    let asked = searched() - before;
+    assert!((60 * 4..60 * 14).contains(&asked), "{asked} questions in 60 turns");
+}
+
 // Field case 26: a lost wake-up let the waiter sleep for its whole wait.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_waiter_gets_in_within_the_cap_after_the_key_was_deleted_by_hand() {

@@ -294,6 +294,70 @@ async fn a_crowd_of_which_each_comes_once_does_not_stand_before_a_free_lock() {
     assert!(longest < MS(1_000), "{longest:?}");
 }
 
+/// Comes back at once, so many times. What was waited in the worst case.
+async fn turns(
+    number: usize,
+    redlock: Redlock,
+    count: usize,
+    had: Arc<Mutex<Vec<usize>>>,
+) -> Duration {
+    let mut longest = Duration::ZERO;
+    for _ in 0..count {
+        let started = Instant::now();
+        let guard = redlock.acquire("r").await.unwrap();
+        longest = longest.max(started.elapsed());
+        had.lock().unwrap().push(number);
+        sleep(MS(1)).await;
+        guard.release().await.unwrap();
+    }
+    longest
+}
+
+// Nobody looks in it: not who waits, and not who comes back. Only who stands in asks one node when the next holds.
+#[tokio::test(start_paused = true)]
+async fn a_ring_turns_in_order_and_only_who_stands_in_asks() {
+    let cluster = SimCluster::new(5);
+    let had = Arc::new(Mutex::new(Vec::new()));
+    let mut processes = Vec::new();
+    for number in 0..5 {
+        let (_, redlock) = process(&cluster).await;
+        processes.push(tokio::spawn(turns(number, redlock, 200, Arc::clone(&had))));
+    }
+    let turns_by_now = || had.lock().unwrap().len();
+    while turns_by_now() < 100 {
+        sleep(MS(1)).await;
+    }
+    let (before, turns_before) = (cluster.operations(), turns_by_now());
+    // Several times as long as it is remembered that somebody had to wait.
+    while turns_by_now() < 900 {
+        sleep(MS(1)).await;
+    }
+    let (asked, turns) = (cluster.operations() - before, turns_by_now() - turns_before);
+    assert!(asked <= 11 * (turns as u64 + 1), "{asked} operations in {turns} turns");
+    for process in processes {
+        process.await.unwrap();
+    }
+    let order = had.lock().unwrap()[100..900].to_vec();
+    let round = &order[..5];
+    assert!(order.iter().zip(round.iter().cycle()).all(|(had, next)| had == next), "{order:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_last_of_a_ring_is_not_held_up_by_those_who_left() {
+    let cluster = SimCluster::new(5);
+    let had = Arc::new(Mutex::new(Vec::new()));
+    let mut processes = Vec::new();
+    for (number, count) in [400, 50, 50].into_iter().enumerate() {
+        let (_, redlock) = process(&cluster).await;
+        processes.push(tokio::spawn(turns(number, redlock, count, Arc::clone(&had))));
+    }
+    let started = Instant::now();
+    let longest = futures::future::join_all(processes).await.remove(0).unwrap();
+    assert!(longest < MS(300), "{longest:?}");
+    // At the rate of one who is alone but for a moment.
+    assert!(started.elapsed() < Duration::from_secs(8), "{:?}", started.elapsed());
+}
+
 #[tokio::test(start_paused = true)]
 async fn shutting_down_ends_those_who_wait_at_once() {
     let cluster = SimCluster::new(3);

@@ -5,7 +5,7 @@ use std::{
 
 use super::*;
 use crate::{
-    node::{Answer, Facts, FleetKeys, LinkId, Marker, sealed::Sealed},
+    node::{Answer, Called, Facts, FleetKeys, LinkId, Marker, sealed::Sealed},
     resource::Key,
 };
 
@@ -108,7 +108,7 @@ async fn a_vote_is_disowned_by_its_release_that_is_answered_first() {
         calls.send(Call::Vote(vote), operation, limits);
     }
     calls.flush(&link, Some(&ballot()));
-    let operation = Operation::Release { key: Key::new("k"), owner: own, calls: 1 };
+    let operation = Operation::Release { key: Key::new("k"), owner: own, calls: Called::Next };
     let release = Call::Release { owner: own, sent_as: SendAs::Digest };
     calls.send(release, operation, Limits { until: Instant::now(), strange_after: None });
     calls.flush(&link, Some(&ballot()));
@@ -123,7 +123,7 @@ async fn a_vote_is_disowned_by_its_release_that_is_answered_first() {
 fn send(calls: &mut Calls, link: &Told, ends_after: &[u64]) -> Vec<OwnerId> {
     let send_one = |ms: &u64| {
         let (key, owner) = (Key::new("k"), OwnerId::random());
-        let operation = Operation::Release { key, owner, calls: 1 };
+        let operation = Operation::Release { key, owner, calls: Called::Next };
         let until = Instant::now() + Duration::from_millis(*ms);
         let call = Call::Release { owner, sent_as: SendAs::Digest };
         calls.send(call, operation, Limits { until, strange_after: None });

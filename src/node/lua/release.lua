@@ -3,10 +3,12 @@
 -- waits listens on four channels: the seat's, '<key>/000' to '<key>/999'; and, so that a few looks tell who
 -- is not there, '<key>/00-' to '<key>/99-', '<key>/0--' to '<key>/9--', and '<key>/---'. Called are the next
 -- seats that are taken, as many as asked for; each learns its rank among them, how many share the seat,
--- and whose release it was.
+-- and whose release it was. The first of two learns the number of the second's seat as well, where one sits
+-- there alone: whom to call when it releases, without a search, which takes longer than all the rest.
 -- pcall: the release counts, also where announcing it is forbidden.
 -- No shebang, so that it runs when memory is full.
--- KEYS[1]: the lock's key. ARGV[1]: owner id. ARGV[2]: how many seats to call.
+-- KEYS[1]: the lock's key. ARGV[1]: owner id. ARGV[2]: how many seats to call, or a thousand and the number of
+-- one: that if anybody sits there, and otherwise the next.
 -- Returns '1 0 owner': deleted; '0 0 owner': no such key; '2 ms owner': another's.
 local holder = redis.call('GET', KEYS[1])
 if not holder then
@@ -17,13 +19,17 @@ if holder ~= ARGV[1] then
 end
 redis.call('DEL', KEYS[1])
 local calls, ring = tonumber(ARGV[2]), KEYS[1] .. '/'
+if calls >= 1000 then
+  local heard = redis.pcall('PUBLISH', ring .. string.sub(ARGV[2], 2), '0 1 ' .. ARGV[1])
+  calls = type(heard) == 'number' and heard > 0 and 0 or 1
+end
 if calls > 0 and redis.pcall('PUBSUB', 'NUMSUB', ring .. '---')[2] ~= 0 then
   -- Not by string.format, which takes longer than all the rest.
   local digits = {[0] = '0', '1', '2', '3', '4', '5', '6', '7', '8', '9'}
-  local behind, rank = {'--', '-', ''}, 0
-  -- Calls the seats that begin like this and go on with a digit from `first` to `last`.
-  local function call(begin, level, first, last)
-    if first > last or rank >= calls then
+  local behind, called, sharing = {'--', '-', ''}, {}, {}
+  -- Takes the seats that begin like this and go on with a digit from `first` to `last`.
+  local function take(begin, level, first, last)
+    if first > last or #called >= calls then
       return
     end
     local names = {}
@@ -32,12 +38,11 @@ if calls > 0 and redis.pcall('PUBSUB', 'NUMSUB', ring .. '---')[2] ~= 0 then
     end
     local sit = redis.pcall('PUBSUB', 'NUMSUB', unpack(names))
     for i, name in ipairs(names) do
-      if sit[2 * i] > 0 and rank < calls then
+      if sit[2 * i] > 0 and #called < calls then
         if level == 3 then
-          redis.pcall('PUBLISH', name, rank .. ' ' .. sit[2 * i] .. ' ' .. ARGV[1])
-          rank = rank + 1
+          called[#called + 1], sharing[#called + 1] = name, sit[2 * i]
         else
-          call(begin .. digits[first + i - 1], level + 1, 0, 9)
+          take(begin .. digits[first + i - 1], level + 1, 0, 9)
         end
       end
     end
@@ -53,13 +58,18 @@ if calls > 0 and redis.pcall('PUBSUB', 'NUMSUB', ring .. '---')[2] ~= 0 then
     -- Once round the ring, from the seat behind the owner's on. The own seat is the last: nobody stands in
     -- for another by calling himself.
     local in_hundred, in_ten = near[2] > 0, near[4] > 0
-    if in_ten then call(ten, 3, c + 1, 9) end
-    if in_hundred then call(hundred, 2, b + 1, 9) end
-    call(ring, 1, a + 1, 9)
-    call(ring, 1, 0, a - 1)
-    if in_hundred then call(hundred, 2, 0, b - 1) end
-    if in_ten then call(ten, 3, 0, c - 1) end
-    if rank == 0 then call(ten, 3, c, c) end
+    if in_ten then take(ten, 3, c + 1, 9) end
+    if in_hundred then take(hundred, 2, b + 1, 9) end
+    take(ring, 1, a + 1, 9)
+    take(ring, 1, 0, a - 1)
+    if in_hundred then take(hundred, 2, 0, b - 1) end
+    if in_ten then take(ten, 3, 0, c - 1) end
+    if #called == 0 then take(ten, 3, c, c) end
+    local stands_in = sharing[2] == 1 and string.sub(called[2], -3)
+    for i, name in ipairs(called) do
+      local said = i - 1 .. ' ' .. sharing[i] .. ' ' .. ARGV[1]
+      redis.pcall('PUBLISH', name, i == 1 and stands_in and said .. ' ' .. stands_in or said)
+    end
   else
     -- Who waits cannot be asked for: call them all.
     redis.pcall('PUBLISH', ring .. '---', '0 2 ' .. ARGV[1])

@@ -95,14 +95,15 @@ pub(super) fn whole_ring(key: &Key) -> String {
 /// How many characters a channel's name has after the key's.
 const CHANNEL_SUFFIX: usize = 4;
 
-/// Reads what `release.lua` publishes: rank, how many share the seat, and whose it was.
+/// Reads what `release.lua` publishes: rank, how many share the seat, whose it was, and maybe who sits behind.
 fn read(channel: &str, text: &str) -> Option<Heard> {
     let (key, _) = channel.split_at_checked(channel.len().checked_sub(CHANNEL_SUFFIX)?)?;
     let mut words = text.split(' ');
     let rank = words.next()?.parse().ok()?;
     let sharing = words.next()?.parse().ok()?;
     let owner = OwnerId::parse(words.next()?)?;
-    Some(Heard { key: Key::new(key), owner, rank, sharing })
+    let behind = words.next().and_then(|number| number.parse().ok()).map(Seat::new);
+    Some(Heard { key: Key::new(key), owner, rank, sharing, behind })
 }
 
 impl Sealed for RedisListener {}
@@ -163,8 +164,11 @@ mod tests {
     #[test]
     fn what_release_lua_publishes_is_read_and_nothing_else() {
         let owner = OwnerId::random();
-        let heard = Heard { key: Key::new("lock:a/007"), owner, rank: 1, sharing: 3 };
-        assert_eq!(read("lock:a/007/999", &format!("1 3 {owner}")), Some(heard));
+        let key = Key::new("lock:a/007");
+        let heard = |behind| Some(Heard { key: key.clone(), owner, rank: 1, sharing: 3, behind });
+        assert_eq!(read("lock:a/007/999", &format!("1 3 {owner}")), heard(None));
+        let behind = Some(Seat::new(8));
+        assert_eq!(read("lock:a/007/999", &format!("1 3 {owner} 008")), heard(behind));
         for text in ["", "1", "1 3", "1 3 x", "-1 3 00000000000000000000000000000000"] {
             assert_eq!(read("lock:a/007", text), None, "{text}");
         }

@@ -6,8 +6,8 @@ use fred::{bytes::Bytes, types::Value};
 
 use super::{RedisLink, listener::whole_ring};
 use crate::{
-    node::{Ballot, FleetKeys, Operation, SendAs, script::Script},
-    owner_id::OwnerId,
+    node::{Ballot, Called, FleetKeys, Operation, SendAs, script::Script},
+    owner_id::{OwnerId, Seat},
     resource::Key,
 };
 
@@ -143,7 +143,8 @@ impl<'a> Run<'a> {
                 (Script::Extend, "extend", key, None, owner, [Some(*ttl_ms), None, None])
             }
             Operation::Release { key, owner, calls } => {
-                (Script::Release, "release", key, None, owner, [Some((*calls).into()), None, None])
+                let numbers = [Some(number_of(*calls)), None, None];
+                (Script::Release, "release", key, None, owner, numbers)
             }
             Operation::Waiters { .. } | Operation::Ping { .. } => return None,
         };
@@ -163,6 +164,16 @@ impl<'a> Run<'a> {
         for number in self.numbers.iter().flatten() {
             args.put(number);
         }
+    }
+}
+
+/// Whom a release calls, as `release.lua` is told it.
+fn number_of(calls: Called) -> u64 {
+    match calls {
+        Called::Nobody => 0,
+        Called::Next => 1,
+        Called::NextAndStandIn => 2,
+        Called::Known(seat) => u64::from(Seat::COUNT).saturating_add(seat.number().into()),
     }
 }
 

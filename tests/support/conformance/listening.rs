@@ -1,0 +1,228 @@
+//! Who hears of a release.
+
+use quorumlock::{
+    Key, OwnerId, Seat,
+    node::{Answer, Called, Heard, Link, Listener, Node, Operation},
+};
+
+use super::{
+    KEY, LONG, SEAT, SHORT, SOMEONE, SOON, World, ask, assert_taken_for_at_most, connect,
+    eventually, ms, release,
+};
+use crate::support::admit::Admitted;
+
+type ListenerOf<W> = <<W as World>::Node as Node>::Listener;
+
+async fn listen<W: World>(world: &W) -> ListenerOf<W> {
+    listen_on(world, SEAT).await
+}
+
+async fn listen_on<W: World>(world: &W, seat: Seat) -> ListenerOf<W> {
+    let mut listener = world.node().listen().await.expect("a connection");
+    listener.watch(&Key::new(KEY), seat).await.expect("watched");
+    listener
+}
+
+async fn hears(listener: &mut impl Listener) -> Heard {
+    let heard = tokio::time::timeout(SOON, listener.heard()).await;
+    heard.expect("waited in vain for a release").expect("connected")
+}
+
+async fn hears_nothing(listener: &mut impl Listener) {
+    let heard = tokio::time::timeout(SHORT, listener.heard()).await;
+    assert!(heard.is_err(), "{heard:?}");
+}
+
+async fn ends(listener: &mut impl Listener) {
+    let heard = tokio::time::timeout(SOON, listener.heard()).await;
+    let heard = heard.expect("waited in vain for the end of the listener");
+    assert!(heard.is_err(), "{heard:?}");
+}
+
+/// Acquires and releases a key. Whose it was.
+async fn come_and_go(link: &Admitted<impl Link>, key: &str) -> OwnerId {
+    come_and_go_from(link, key, OwnerId::random().seat(), Called::NextAndStandIn).await
+}
+
+/// The same, of an owner on this seat, who calls these.
+async fn come_and_go_from(
+    link: &Admitted<impl Link>,
+    key: &str,
+    seat: Seat,
+    calls: Called,
+) -> OwnerId {
+    let (key, owner) = (Key::new(key), OwnerId::random().on_seat(seat));
+    let acquire = Operation::Acquire { key: key.clone(), owner, ttl_ms: ms(LONG) };
+    assert_eq!(ask(link, acquire).await, Ok(Answer::Done));
+    assert_eq!(ask(link, Operation::Release { key, owner, calls }).await, Ok(Answer::Done));
+    owner
+}
+
+pub async fn a_node_says_whether_others_wait(world: &impl World) {
+    let link = connect(world).await;
+    let others = async |besides| {
+        let waiters = Operation::Waiters { key: Key::new(KEY), besides };
+        ask(&link, waiters).await.expect("answered") != Answer::Missing
+    };
+    assert!(!others(0).await, "nobody waits");
+    let mut first = listen(world).await;
+    assert!(others(0).await && !others(1).await);
+    let _second = listen_on(world, Seat::new(900)).await;
+    let mut of_another_key = listen_on(world, SEAT).await;
+    of_another_key.unwatch(&Key::new(KEY), SEAT).await.expect("unwatched");
+    of_another_key.watch(&Key::new("lock:b"), SEAT).await.expect("watched");
+    assert!(others(1).await && !others(2).await);
+    first.unwatch(&Key::new(KEY), SEAT).await.expect("unwatched");
+    assert!(others(0).await && !others(1).await);
+}
+
+pub async fn a_listener_hears_whose_release_it_was_and_who_shares_its_seat(world: &impl World) {
+    let heard =
+        |owner, sharing| Heard { key: Key::new(KEY), owner, rank: 0, sharing, behind: None };
+    let (link, mut first) = (connect(world).await, listen(world).await);
+    let owner = come_and_go(&link, KEY).await;
+    assert_eq!(hears(&mut first).await, heard(owner, 1));
+
+    let mut second = listen(world).await;
+    let owner = come_and_go(&link, KEY).await;
+    for listener in [&mut first, &mut second] {
+        assert_eq!(hears(listener).await, heard(owner, 2));
+        hears_nothing(listener).await;
+    }
+}
+
+pub async fn a_release_calls_the_next_in_the_ring_and_one_to_stand_in(world: &impl World) {
+    let link = connect(world).await;
+    // Two of one ten.
+    let seats = [3, 500, 505].map(Seat::new);
+    let mut listeners = Vec::new();
+    for seat in seats {
+        listeners.push(listen_on(world, seat).await);
+    }
+    // Of owners on seats before, behind and between them, in their tens and hundreds and in others, and on
+    // their own.
+    let owners = [0, 3, 4, 9, 10, 99, 100, 499, 500, 501, 504, 505, 506, 510, 599, 600, 999];
+    for own in owners {
+        let calls = Called::NextAndStandIn;
+        let owner = come_and_go_from(&link, KEY, Seat::new(own), calls).await;
+        // Who sits at the owner's own seat is the last.
+        let first = seats.iter().position(|seat| seat.number() > own).unwrap_or(0);
+        let heard = |rank, behind| Heard { key: Key::new(KEY), owner, rank, sharing: 1, behind };
+        listeners.rotate_left(first);
+        let behind = seats.iter().cycle().nth(first.saturating_add(1)).copied();
+        let [next, stands_in, other] = &mut listeners[..] else { panic!("three listen") };
+        assert_eq!(hears(next).await, heard(0, behind), "{owner:?}");
+        assert_eq!(hears(stands_in).await, heard(1, None), "{owner:?}");
+        hears_nothing(other).await;
+        listeners.rotate_right(first);
+    }
+}
+
+pub async fn a_release_calls_whom_it_is_told_to_and_the_next_if_nobody_is_there(
+    world: &impl World,
+) {
+    let link = connect(world).await;
+    let seats = [3, 500, 505].map(Seat::new);
+    let mut listeners = Vec::new();
+    for seat in seats {
+        listeners.push(listen_on(world, seat).await);
+    }
+    // From an owner on a seat before all of them, and on one of theirs.
+    let places = [(0, 3, 0), (0, 505, 2), (500, 3, 0), (500, 500, 1), (0, 7, 0), (4, 998, 1)];
+    for (own, known, place) in places {
+        let calls = Called::Known(Seat::new(known));
+        let owner = come_and_go_from(&link, KEY, Seat::new(own), calls).await;
+        let heard = Heard { key: Key::new(KEY), owner, rank: 0, sharing: 1, behind: None };
+        assert_eq!(hears(&mut listeners[place]).await, heard, "{own}, {known}");
+        for (other, listener) in listeners.iter_mut().enumerate() {
+            if other != place {
+                hears_nothing(listener).await;
+            }
+        }
+    }
+}
+
+pub async fn who_stands_in_is_not_named_where_several_share_that_seat(world: &impl World) {
+    let (link, mut next) = (connect(world).await, listen_on(world, Seat::new(5)).await);
+    let [mut one, mut other] = [listen(world).await, listen(world).await];
+    let calls = Called::NextAndStandIn;
+    let owner = come_and_go_from(&link, KEY, Seat::new(0), calls).await;
+    let heard = |rank, sharing| Heard { key: Key::new(KEY), owner, rank, sharing, behind: None };
+    assert_eq!(hears(&mut next).await, heard(0, 1));
+    for listener in [&mut one, &mut other] {
+        assert_eq!(hears(listener).await, heard(1, 2));
+    }
+}
+
+pub async fn a_release_that_calls_nobody_is_not_heard(world: &impl World) {
+    let (link, mut listener) = (connect(world).await, listen(world).await);
+    come_and_go_from(&link, KEY, Seat::new(0), Called::Nobody).await;
+    hears_nothing(&mut listener).await;
+}
+
+pub async fn a_listener_does_not_hear_what_was_released_before(world: &impl World) {
+    let link = connect(world).await;
+    come_and_go(&link, KEY).await;
+    hears_nothing(&mut listen(world).await).await;
+}
+
+pub async fn a_listener_does_not_hear_releases_that_release_nothing(world: &impl World) {
+    let (link, mut listener) = (connect(world).await, listen(world).await);
+    assert_eq!(ask(&link, release(OwnerId::random())).await, Ok(Answer::Missing));
+    world.set(KEY, SOMEONE, Some(LONG));
+    assert_taken_for_at_most(&ask(&link, release(OwnerId::random())).await, LONG);
+    hears_nothing(&mut listener).await;
+}
+
+pub async fn a_listener_does_not_hear_of_other_keys(world: &impl World) {
+    let (link, mut listener) = (connect(world).await, listen(world).await);
+    come_and_go(&link, "lock:b").await;
+    hears_nothing(&mut listener).await;
+}
+
+pub async fn a_listener_hears_nothing_more_after_unwatching(world: &impl World) {
+    let (link, mut listener) = (connect(world).await, listen(world).await);
+    listener.unwatch(&Key::new(KEY), SEAT).await.expect("unwatched");
+    come_and_go(&link, KEY).await;
+    hears_nothing(&mut listener).await;
+    listener.watch(&Key::new(KEY), SEAT).await.expect("watched again");
+    come_and_go(&link, KEY).await;
+    hears(&mut listener).await;
+}
+
+pub async fn a_listener_hears_of_every_key_that_it_watches(world: &impl World) {
+    let (link, mut listener) = (connect(world).await, listen(world).await);
+    listener.watch(&Key::new("lock:b"), SEAT).await.expect("watched");
+    for key in [KEY, "lock:b", KEY] {
+        come_and_go(&link, key).await;
+        assert_eq!(hears(&mut listener).await.key, Key::new(key));
+    }
+}
+
+pub async fn watching_at_a_frozen_server_fails_in_time(world: &impl World) {
+    let mut listener = listen(world).await;
+    world.freeze();
+    let watched = tokio::time::timeout(SOON, listener.watch(&Key::new("lock:b"), SEAT)).await;
+    let watched = watched.expect("bounded by the listener itself");
+    assert!(watched.is_err(), "nobody can have said so");
+    world.thaw();
+}
+
+pub async fn a_listener_whose_connection_was_killed_ends(world: &impl World) {
+    let mut listener = listen(world).await;
+    let clients = world.clients();
+    let [client] = clients[..] else { panic!("not only the listener's: {clients:?}") };
+    world.kill_client(client);
+    ends(&mut listener).await;
+}
+
+pub async fn a_listener_at_a_crashed_server_ends(world: &impl World) {
+    let mut listener = listen(world).await;
+    world.crash();
+    ends(&mut listener).await;
+}
+
+pub async fn a_dropped_listener_leaves_no_client(world: &impl World) {
+    drop(listen(world).await);
+    eventually("the client's end", || world.clients().is_empty()).await;
+}

@@ -3,25 +3,30 @@
 use std::{
     collections::BTreeMap,
     sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
+
+use tokio::time::Instant;
 
 use crate::{owner_id::Seat, resource::Key};
 
 /// For so many locks at most.
 const MAX_KNOWN: usize = 1_024;
+/// For how long: then others may wait, and a search takes no time beside that for which the lock was held.
+const KNOWN_FOR: Duration = Duration::from_millis(100);
+/// Who comes back to a lock so soon after he passed it on, sits there before it comes round.
+const AT_ONCE: Duration = Duration::from_millis(20);
 
 /// On which seat somebody waits behind this process, for each lock for which it was called.
 ///
-/// A release that knows it need not search the ring, while the next one waits for it. What is known may be
-/// out of date, and is then of no use; it does no harm.
+/// A release that knows it need not search the ring, while the next one waits for it.
 #[derive(Debug, Default)]
 pub(crate) struct Successors(Mutex<BTreeMap<Key, Known>>);
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 enum Known {
-    Waits(Seat),
-    /// Its turn has come.
-    WasCalled,
+    Waits { seat: Seat, since: Instant },
+    WasCalled { at: Instant },
 }
 
 impl Successors {
@@ -29,39 +34,49 @@ impl Successors {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What a call said.
+    /// This process was called, by somebody who named this seat.
     pub(crate) fn note(&self, key: &Key, seat: Seat) {
         let mut all = self.all();
         if all.len() >= MAX_KNOWN && !all.contains_key(key) {
             all.clear();
         }
-        all.insert(key.clone(), Known::Waits(seat));
+        all.insert(key.clone(), Known::Waits { seat, since: Instant::now() });
+    }
+
+    /// This process was called in vain: it neither takes the lock nor passes it on.
+    pub(crate) fn forget(&self, key: &Key) {
+        self.all().remove(key);
     }
 
     /// Whom a release is to call. Only once: who came in between is found by the search of the next.
     pub(crate) fn call(&self, key: &Key) -> Option<Seat> {
-        let known = std::mem::replace(self.all().get_mut(key)?, Known::WasCalled);
-        if let Known::Waits(seat) = known { Some(seat) } else { None }
+        let mut all = self.all();
+        match all.remove(key)? {
+            Known::Waits { seat, since } if since.elapsed() < KNOWN_FOR => {
+                all.insert(key.clone(), Known::WasCalled { at: Instant::now() });
+                Some(seat)
+            }
+            Known::Waits { .. } | Known::WasCalled { .. } => None,
+        }
     }
 
-    /// Whether the lock goes round: somebody waits behind this process, or was called by its last release.
-    /// Whether he was is said once.
+    /// Whether the lock goes round: a moment ago this process was called, or called the next.
     pub(crate) fn goes_round(&self, key: &Key) -> bool {
-        let mut all = self.all();
-        let known = all.get(key).copied();
-        if known == Some(Known::WasCalled) {
-            all.remove(key);
-        }
-        known.is_some()
+        self.all().get(key).is_some_and(|known| match known {
+            Known::Waits { since, .. } => since.elapsed() < KNOWN_FOR,
+            Known::WasCalled { at } => at.elapsed() < AT_ONCE,
+        })
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use tokio::time::advance;
+
     use super::*;
 
-    #[test]
-    fn what_is_known_is_used_once_and_not_kept_without_bound() {
+    #[tokio::test(start_paused = true)]
+    async fn the_latest_that_was_named_is_called_once() {
         let (successors, key) = (Successors::default(), Key::new("k"));
         assert_eq!(successors.call(&key), None);
         assert!(!successors.goes_round(&key));
@@ -69,8 +84,31 @@ mod tests {
         successors.note(&key, Seat::new(2));
         assert!(successors.goes_round(&key));
         assert_eq!(successors.call(&key), Some(Seat::new(2)));
+        assert!(successors.goes_round(&key));
+        assert_eq!(successors.call(&key), None, "it may have had its turn");
+        assert!(!successors.goes_round(&key), "nobody known was called");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nothing_is_known_for_long_nor_after_a_call_in_vain() {
+        let (successors, key) = (Successors::default(), Key::new("k"));
+        successors.note(&key, Seat::new(1));
+        advance(KNOWN_FOR).await;
+        assert!(!successors.goes_round(&key));
         assert_eq!(successors.call(&key), None);
-        assert!(successors.goes_round(&key) && !successors.goes_round(&key));
+        successors.note(&key, Seat::new(1));
+        assert!(successors.call(&key).is_some());
+        advance(AT_ONCE).await;
+        assert!(!successors.goes_round(&key));
+        successors.note(&key, Seat::new(1));
+        successors.forget(&key);
+        assert!(!successors.goes_round(&key));
+        assert_eq!(successors.call(&key), None);
+    }
+
+    #[test]
+    fn what_is_known_is_bounded() {
+        let successors = Successors::default();
         for number in 0..10_000 {
             successors.note(&Key::new(&number.to_string()), Seat::new(3));
         }

@@ -225,6 +225,23 @@ mod tests {
     }
 
     #[test]
+    fn the_protocol_shows_the_scripts_as_they_are() {
+        let protocol = include_str!("../../docs/protocol.md");
+        let shown = [
+            texts!("admitted"),
+            texts!("take"),
+            texts!("acquire"),
+            texts!("extend"),
+            texts!("release"),
+        ];
+        for script in shown {
+            let code = script.lines().skip_while(|line| line.starts_with("--"));
+            let code = code.collect::<Vec<_>>().join("\n");
+            assert!(protocol.contains(&code), "{script}");
+        }
+    }
+
+    #[test]
     fn every_command_that_a_script_needs_is_one_of_which_the_rights_are_checked() {
         for script in Script::ALL {
             let text = script.text();

@@ -146,7 +146,7 @@ impl Claim {
         let is_awaited = open >= self.quorum.size();
         // One node calls who stands in for the next.
         let second = self.owner.one_of(self.quorum.lanes.len());
-        let known = self.quorum.successors.call(&self.key).filter(|_| is_awaited);
+        let known = if is_awaited { self.quorum.successors.call(&self.key) } else { None };
         Round::start(places, |reply_to| {
             if let Some(lane) = self.quorum.lanes.get(reply_to.place) {
                 let (key, owner, timeout) = (self.key.clone(), self.owner, self.node_timeout);

@@ -321,11 +321,13 @@ impl<N: Node> Ear<N> {
 
     fn ring(&mut self, heard: &Heard) {
         let Heard { key, owner, rank, sharing, behind } = heard;
-        if let Some(seat) = behind {
-            self.hub.successors.note(key, *seat);
-        }
         let ring = Ring::Free { node: self.place, owner: *owner, rank: *rank, sharing: *sharing };
-        if !self.hub.ring(key, ring) {
+        if self.hub.ring(key, ring) {
+            if let Some(seat) = behind {
+                self.hub.successors.note(key, *seat);
+            }
+        } else {
+            self.hub.successors.forget(key);
             if let Some(wanted) = self.wanted.get_mut(key).filter(|wanted| wanted.watches == 0) {
                 wanted.until = Some(Instant::now());
             }

@@ -7,10 +7,12 @@
 
 mod contended;
 mod signs;
+mod turn;
 pub(crate) mod ear;
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
+    ops::ControlFlow,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -24,6 +26,7 @@ use self::{
     contended::Contended,
     ear::{Ears, Ring, Watch},
     signs::{Release, announced, free_after, is_split},
+    turn::{Look, Turn, at, due, sooner},
 };
 use crate::{
     backoff::Backoff,
@@ -36,14 +39,16 @@ use crate::{
     successors::Successors,
 };
 
-/// The longest time for which a head does not look by itself, before it is spread by a quarter.
-const LOOK_AT_LATEST: Duration = Duration::from_secs(2);
 /// How much later than the one who is called first the one tries who stands in for it.
 const STAND_IN_AFTER: Duration = Duration::from_millis(4);
 /// How much later than those who wait one tries who has just come.
 const NEWCOMER_AFTER: Duration = Duration::from_millis(4);
-/// The same, of one who has just passed the lock on to somebody known: it comes round to him without a question.
+/// The same, of one who has passed the lock on to somebody known and came back at once: it comes round to him
+/// without a question.
 const RETURNING_AFTER: Duration = Duration::from_millis(200);
+/// When one looks round that is called to be the next, and not by a majority: the nodes disagree about who that
+/// is, as where one who was known to wait has left.
+const DISAGREED_AFTER: Duration = Duration::from_millis(50);
 /// After how long one who waits and is not called asks whether the lock is held at all: those who were called
 /// may have had it and be gone, and then nobody is on the way to it.
 const UNHEARD: Backoff = Backoff { first: Duration::from_millis(400), cap: Duration::from_secs(1) };
@@ -98,17 +103,6 @@ pub(crate) struct Head {
     heard: VecDeque<Release>,
 }
 
-/// Why a head tries that was not called to be the next.
-#[derive(Clone, Copy, Debug)]
-enum Turn {
-    /// Nobody can have the lock.
-    Split,
-    /// It was called to stand in, by this node.
-    StandIn { at: usize },
-    /// It has just come, or was not called for long: whoever waits goes first. It asks this node.
-    Newcomer { at: usize },
-}
-
 /// What one who was not called sees.
 #[derive(Clone, Copy, Debug)]
 enum Glance {
@@ -160,11 +154,13 @@ impl Head {
         self.splits = 0;
         self.yielded = 0;
         self.glances = 0;
-        while let Some(Ok(ring)) = self.watch.as_mut().map(|watch| watch.rings.try_recv()) {
-            self.note(ring, queues, quorum, key);
-        }
-        // What was announced to its predecessors is not news for this one.
         self.heard.clear();
+        while let Some(Ok(ring)) = self.watch.as_mut().map(|watch| watch.rings.try_recv()) {
+            // What was announced to its predecessors is not news for this one.
+            if !matches!(ring, Ring::Free { .. }) {
+                self.note(ring, queues, quorum, key);
+            }
+        }
     }
 
     /// Notes whose announcements are heard, and how to try if by this a majority has announced the same
@@ -210,7 +206,7 @@ impl Head {
         }
         let by = due_after(HEAR_FIRST);
         self.listen(queues, key);
-        while self.listening.len() < quorum.size() {
+        while !self.can_hear(quorum) {
             let Some(watch) = &mut self.watch else { break };
             tokio::select! {
                 biased;
@@ -222,7 +218,7 @@ impl Head {
                 () = sleep_until(by) => break,
             }
         }
-        self.has_looked = self.listening.len() >= quorum.size();
+        self.has_looked = self.can_hear(quorum);
         let is_passed_on = self.has_looked && quorum.successors.goes_round(key);
         let after = if is_passed_on { RETURNING_AFTER } else { NEWCOMER_AFTER };
         let turn = Some((due_after(after), Turn::Newcomer { at: quorum.first_voting() }));
@@ -294,61 +290,33 @@ impl Head {
         left: Duration,
         mut turn: Option<(Instant, Turn)>,
     ) -> Order {
-        let end = due_after(left);
-        let (mut look, mut is_last) = look_at(quorum, free_after, end);
-        let first = quorum.first_voting();
+        let mut look = Look::before(due_after(left), free_after, quorum);
         let mut unheard = self.unheard_at(quorum);
         loop {
-            // Who cannot hear is not called either.
-            let can_hear = self.listening.len() >= quorum.size();
+            let can_hear = self.can_hear(quorum);
             let Some(watch) = &mut self.watch else { return Order::All };
             let ring = tokio::select! {
                 biased;
                 ring = watch.rings.recv() => ring,
                 turn_of = at(turn) => match turn_of {
-                    Turn::Split => return Order::First(first),
+                    Turn::Split => return Order::First(quorum.first_voting()),
                     Turn::StandIn { at } => return Order::First(at),
                     Turn::Newcomer { at } => {
-                        let glance = if can_hear {
-                            self.look_round(quorum, key, at, end).await
-                        } else {
-                            Glance::Nobody
-                        };
-                        turn = None;
-                        match glance {
-                            _ if Instant::now() >= end => return Order::All,
-                            Glance::Nobody => return Order::First(at),
-                            Glance::Unknown => return self.another(quorum, first),
-                            Glance::Held { remaining } => {
-                                queues.contended.note(key);
-                                // Never later than it was: by one node only.
-                                let free_after = remaining.unwrap_or(Duration::MAX);
-                                let sooner = look_at(quorum, free_after, end);
-                                if sooner.0 < look {
-                                    (look, is_last) = sooner;
-                                }
-                            }
-                            Glance::Passing => {
-                                queues.contended.note(key);
-                                self.yielded = self.yielded.saturating_add(1);
-                                if self.yielded >= MAX_YIELDS {
-                                    return Order::First(at);
-                                }
-                                let again = YIELD.random_delay(self.yielded, &quorum.entropy);
-                                turn = Some((due_after(again), Turn::Newcomer { at }));
-                            }
+                        match self.come(queues, quorum, key, at, &mut look).await {
+                            ControlFlow::Break(order) => return order,
+                            ControlFlow::Continue(again) => turn = again,
                         }
                         continue;
                     }
                 },
                 () = due(unheard), if turn.is_none() && can_hear => {
-                    turn = self.ask_whether_held(quorum, key, first, end).await;
+                    turn = self.ask_whether_held(quorum, key, look.end).await;
                     unheard = self.unheard_at(quorum);
                     continue;
                 }
                 // The last time: whoever reads why not wants to know it of every node.
-                () = sleep_until(look), if is_last => return Order::All,
-                () = sleep_until(look) => return self.another(quorum, first),
+                () = sleep_until(look.due), if look.is_last => return Order::All,
+                () = sleep_until(look.due) => return self.another(quorum),
             };
             match ring {
                 // The ears are closed, and so is the rest.
@@ -357,15 +325,65 @@ impl Head {
                 Some(Ring::Free { node, rank: 1.., .. }) => {
                     turn = Some((due_after(STAND_IN_AFTER), Turn::StandIn { at: node }));
                 }
-                Some(ring) => match self.note(ring, queues, quorum, key) {
-                    Some(called) => return called,
-                    None if !self.has_looked && self.listening.len() >= quorum.size() => {
+                Some(ring) => {
+                    if let Some(called) = self.note(ring, queues, quorum, key) {
+                        return called;
+                    }
+                    if let Ring::Free { node, .. } = ring {
+                        let newcomer = (due_after(DISAGREED_AFTER), Turn::Newcomer { at: node });
+                        turn = Some(sooner(turn, newcomer));
+                    } else if !self.has_looked && self.can_hear(quorum) {
                         // What was released before that was not heard.
                         self.has_looked = true;
-                        turn.get_or_insert((Instant::now(), Turn::Newcomer { at: first }));
+                        let at = quorum.first_voting();
+                        turn.get_or_insert((Instant::now(), Turn::Newcomer { at }));
                     }
-                    None => {}
-                },
+                }
+            }
+        }
+    }
+
+    /// Who cannot hear is not called either.
+    fn can_hear(&self, quorum: &Quorum) -> bool {
+        self.listening.len() >= quorum.size()
+    }
+
+    /// One who was not called looks whether it may try: how, or when it looks again.
+    async fn come(
+        &mut self,
+        queues: &Queues,
+        quorum: &Quorum,
+        key: &Key,
+        place: usize,
+        look: &mut Look,
+    ) -> ControlFlow<Order, Option<(Instant, Turn)>> {
+        let glance = if self.can_hear(quorum) {
+            self.look_round(quorum, key, place, look.end).await
+        } else {
+            Glance::Nobody
+        };
+        match glance {
+            _ if Instant::now() >= look.end => ControlFlow::Break(Order::All),
+            Glance::Nobody => ControlFlow::Break(Order::First(place)),
+            Glance::Unknown => ControlFlow::Break(self.another(quorum)),
+            Glance::Held { remaining } => {
+                queues.contended.note(key);
+                // Never later than it was: by one node only.
+                let free_after = remaining.unwrap_or(Duration::MAX);
+                let by_this = Look::before(look.end, free_after, quorum);
+                if by_this.due < look.due {
+                    *look = by_this;
+                }
+                ControlFlow::Continue(None)
+            }
+            Glance::Passing => {
+                queues.contended.note(key);
+                self.yielded = self.yielded.saturating_add(1);
+                if self.yielded >= MAX_YIELDS {
+                    return ControlFlow::Break(Order::First(place));
+                }
+                let again = due_after(YIELD.random_delay(self.yielded, &quorum.entropy));
+                ControlFlow::Continue(Some((again, Turn::Newcomer { at: place })))
             }
         }
     }
@@ -381,12 +399,11 @@ impl Head {
         &mut self,
         quorum: &Quorum,
         key: &Key,
-        first: usize,
         end: Instant,
     ) -> Option<(Instant, Turn)> {
         self.glances = self.glances.saturating_add(1);
         // Another node each time: one with something left over keeps nobody out.
-        let at = quorum.voting_after(first, self.glances);
+        let at = quorum.voting_after(quorum.first_voting(), self.glances);
         let is_free = matches!(self.glance(quorum, key, at, end).await, Glance::Passing);
         is_free.then(|| {
             self.yielded = 0;
@@ -395,28 +412,8 @@ impl Head {
     }
 
     /// Another node first each time: one node with something left over keeps nobody out.
-    fn another(&mut self, quorum: &Quorum, first: usize) -> Order {
+    fn another(&mut self, quorum: &Quorum) -> Order {
         self.looks = self.looks.wrapping_add(1);
-        Order::First(quorum.voting_after(first, self.looks))
+        Order::First(quorum.voting_after(quorum.first_voting(), self.looks))
     }
-}
-
-/// When a head looks by itself, and whether that is the last time.
-fn look_at(quorum: &Quorum, free_after: Duration, end: Instant) -> (Instant, bool) {
-    let free_after = free_after.min(LOOK_AT_LATEST);
-    let spread = quorum.entropy.percent().saturating_add(400);
-    let free_after = free_after.saturating_mul(spread).checked_div(400).unwrap_or(free_after);
-    let look = due_after(free_after.max(STAND_IN_AFTER));
-    (look.min(end), end <= due_after(free_after))
-}
-
-async fn due(moment: Option<Instant>) {
-    let Some(moment) = moment else { return std::future::pending().await };
-    sleep_until(moment).await;
-}
-
-async fn at(turn: Option<(Instant, Turn)>) -> Turn {
-    let Some((moment, turn)) = turn else { return std::future::pending().await };
-    sleep_until(moment).await;
-    turn
 }

@@ -513,6 +513,23 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         witness: Simulation,
     },
     Mutant {
+        name: "call_in_vain_is_not_forgotten",
+        rule: "who was called in vain does not take it that the lock goes round",
+        file: "src/wait/ear.rs",
+        text: "            self.hub.successors.forget(key);
+",
+        instead: "",
+        witness: Simulation,
+    },
+    Mutant {
+        name: "passed_on_long_ago",
+        rule: "only who comes back at once waits for the lock to come round",
+        file: "src/successors.rs",
+        text: "Known::WasCalled { at } => at.elapsed() < AT_ONCE",
+        instead: "Known::WasCalled { at } => at.elapsed() < AT_ONCE.saturating_mul(100)",
+        witness: Simulation,
+    },
+    Mutant {
         name: "turn_not_passed_on",
         rule: "a waiter whose queue is empty leaves nothing behind for the next",
         file: "src/wait/mod.rs",
@@ -939,7 +956,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         name: "release_calls_nobody_but_whom_it_knows",
         rule: "a release that finds nobody on the seat that it was told calls the next",
         file: "src/node/lua/release.lua",
-        text: "calls = type(heard) == 'number' and heard > 0 and 0 or 1",
+        text: "calls = sit > 0 and 0 or 1",
         instead: "calls = 0",
         witness: Servers("conformance"),
     },

@@ -95,7 +95,8 @@ async fn waiting_for_a_held_lock_that_is_dropped_at_any_await_point_leaves_nothi
     let given_up = timeout(Duration::from_secs(20), all(attempts)).await.unwrap();
     assert_eq!(given_up, [true; 21], "two of three are another's");
     eventually("n0 to be rid of all", SOON, || is_idle(&redlock) && no_keys([&fleet[0]]));
-    assert!(fleet[0].grants() > 25, "n0 granted again and again, or this tests nothing");
+    // One for each that was polled, and more: how many depends on what a poll finds.
+    assert!(fleet[0].grants() > 21, "n0 granted again and again, or this tests nothing");
     for server in [&fleet[1], &fleet[2]] {
         assert_eq!(server.keys(), planted, "what is another's stays");
     }

@@ -16,7 +16,7 @@ use proptest::{
     test_runner::{TestCaseError, TestError, TestRunner},
 };
 use quorumlock::{
-    FencingToken, Key, OwnerId,
+    FencingToken, Key, OwnerId, Seat,
     node::{Answer, Called, Fence, Node, NodeFailure, Operation, Outcome, SendAs},
 };
 use tokio::{
@@ -254,7 +254,7 @@ impl Question {
             Self::Release { key, owner } => Operation::Release {
                 key: Key::new(key),
                 owner: owners[owner],
-                calls: Called::NextAndStandIn,
+                calls: [Called::NextAndStandIn, Called::Known(Seat::new(7))][owner % 2],
             },
             Self::AcquireFenced { lock, owner } => {
                 let (key, fence, owner) = (Key::new(KEYS[lock]), fence(lock), owners[owner]);

@@ -8,7 +8,7 @@ use proptest::{
     test_runner::{TestCaseError, TestRunner},
 };
 use quorumlock::{
-    AcquireError, FencingToken, Key, LockGuard, NodeState, OwnerId, Redlock,
+    AcquireError, FencingToken, Key, LockGuard, NodeState, OwnerId, Redlock, Seat,
     node::{
         Answer, Called, Fence, Link, Node, NodeFailure, Operation, Outcome, SendAs,
         redis::{RedisLink, RedisNode},
@@ -104,7 +104,7 @@ fn operation(asked: (Ask, usize, usize), owners: &[OwnerId]) -> Operation {
             Operation::RefillFenced { key, fence, owner, ttl_ms, token }
         }
         Ask::Extend => Operation::Extend { key, owner, ttl_ms: 2 * LONG_MS },
-        Ask::Release => Operation::Release { key, owner, calls: Called::NextAndStandIn },
+        Ask::Release => Operation::Release { key, owner, calls: Called::Known(Seat::new(7)) },
     }
 }
 

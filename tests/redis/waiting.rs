@@ -108,9 +108,9 @@ async fn in_a_ring_that_turns_one_node_searches_for_the_next() {
     let searched = || fleet.iter().map(|server| server.calls("pubsub")).sum::<u64>();
     let before = searched();
     futures::future::join_all(turns).await;
-    // Each search asks five times at least, and for two seats at most twelve times.
+    // A search asks five times at least, and for two seats at most twelve times; the other two nodes once.
     let asked = searched() - before;
-    assert!((60 * 4..60 * 14).contains(&asked), "{asked} questions in 60 turns");
+    assert!((60 * 4..60 * 15).contains(&asked), "{asked} questions in 60 turns");
 }
 
 // Field case 26: a lost wake-up let the waiter sleep for its whole wait.

@@ -342,6 +342,32 @@ async fn a_ring_turns_in_order_and_only_who_stands_in_asks() {
     assert!(order.iter().zip(round.iter().cycle()).all(|(had, next)| had == next), "{order:?}");
 }
 
+// All of them are away for a moment, and the last call was meant for one who still heard.
+#[tokio::test(start_paused = true)]
+async fn a_ring_that_ran_dry_turns_again_when_somebody_comes() {
+    for pause in [1, 5, 10, 20, 30, 40, 60] {
+        let cluster = SimCluster::with_seed(5, pause);
+        let mut processes = Vec::new();
+        for _ in 0..8 {
+            let (_, redlock) = process(&cluster).await;
+            processes.push(async move {
+                let mut longest = Duration::ZERO;
+                for _ in 0..100 {
+                    let started = Instant::now();
+                    let guard = redlock.acquire("r").await.unwrap();
+                    longest = longest.max(started.elapsed());
+                    sleep(MS(1)).await;
+                    guard.release().await.unwrap();
+                    sleep(MS(pause)).await;
+                }
+                longest
+            });
+        }
+        let longest = futures::future::join_all(processes).await.into_iter().max().unwrap();
+        assert!(longest <= MS(150), "{longest:?} with pauses of {pause} ms");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn the_last_of_a_ring_is_not_held_up_by_those_who_left() {
     let cluster = SimCluster::new(5);

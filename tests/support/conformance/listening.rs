@@ -154,6 +154,17 @@ pub async fn who_stands_in_is_not_named_where_several_share_that_seat(world: &im
     }
 }
 
+pub async fn all_who_share_a_seat_that_is_called_hear_that_they_do(world: &impl World) {
+    let (link, mut one) = (connect(world).await, listen(world).await);
+    let mut other = listen(world).await;
+    let owner = come_and_go_from(&link, KEY, Seat::new(0), Called::Known(SEAT)).await;
+    let heard = Heard { key: Key::new(KEY), owner, rank: 0, sharing: 2, behind: None };
+    for listener in [&mut one, &mut other] {
+        assert_eq!(hears(listener).await, heard);
+        hears_nothing(listener).await;
+    }
+}
+
 pub async fn a_release_that_calls_nobody_is_not_heard(world: &impl World) {
     let (link, mut listener) = (connect(world).await, listen(world).await);
     come_and_go_from(&link, KEY, Seat::new(0), Called::Nobody).await;

@@ -124,6 +124,7 @@ macro_rules! conformance_tests {
             a_release_calls_the_next_in_the_ring_and_one_to_stand_in
             a_release_calls_whom_it_is_told_to_and_the_next_if_nobody_is_there
             who_stands_in_is_not_named_where_several_share_that_seat
+            all_who_share_a_seat_that_is_called_hear_that_they_do
             a_release_that_calls_nobody_is_not_heard
             a_listener_does_not_hear_what_was_released_before
             a_listener_does_not_hear_releases_that_release_nothing

@@ -353,7 +353,7 @@ impl RedlockBuilder {
         }
         let (watchdog, watching) = Watchdog::new(clock, self.max_in_flight.div_ceil(2));
         tasks.push(spawner.spawn(watching));
-        let quorum = Quorum { lanes, clock, entropy, seat, successors };
+        let quorum = Quorum { lanes, clock, entropy, seat, successors, contended: Arc::default() };
         let key_prefix = self.key_prefix.into_boxed_str();
         let redlock = Redlock::new(quorum, self.defaults, key_prefix, watchdog, queues, tasks);
         match wait_for_quorum(&redlock, self.connect_timeout).await {

@@ -276,7 +276,7 @@ impl Redlock {
         terms: Terms,
     ) -> Result<Granted, AcquireError> {
         let Inner { quorum, queues, .. } = &*self.inner;
-        head.begin(queues, quorum, key);
+        head.begin(quorum, key);
         let left = terms.wait.saturating_sub(quorum.clock.now().since(called));
         let mut order = head.first_order(queues, quorum, key, left).await;
         let mut attempts: u32 = 0;

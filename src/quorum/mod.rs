@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use crate::{
     clock::Clock,
+    contended::Contended,
     entropy::Entropy,
     error::{NodeOutcome, NodeReport, NodeReports},
     lane::Lane,
@@ -29,6 +30,7 @@ pub(crate) struct Quorum {
     /// Where this process waits.
     pub(crate) seat: Seat,
     pub(crate) successors: Arc<Successors>,
+    pub(crate) contended: Arc<Contended>,
 }
 
 impl Quorum {

@@ -5,7 +5,6 @@
 //! calls the next one, and the one after it to stand in. So the lock goes round the processes, and each
 //! of them is woken when it is its turn, however many wait.
 
-mod contended;
 mod signs;
 mod turn;
 pub(crate) mod ear;
@@ -23,7 +22,6 @@ use tokio::{
 };
 
 use self::{
-    contended::Contended,
     ear::{Ears, Ring, Watch},
     signs::{Release, announced, free_after, is_split},
     turn::{Look, Turn, at, due, sooner},
@@ -71,7 +69,6 @@ const HEAR_FIRST: Duration = Duration::from_millis(5);
 #[derive(Debug)]
 pub(crate) struct Queues {
     by_key: Mutex<BTreeMap<Key, Arc<AsyncMutex<Head>>>>,
-    contended: Contended,
     pub(crate) ears: Ears,
 }
 
@@ -119,7 +116,7 @@ enum Glance {
 impl Queues {
     pub(crate) fn new(seat: Seat, successors: Arc<Successors>) -> Self {
         let ears = Ears::new(seat, successors);
-        Self { by_key: Mutex::default(), contended: Contended::default(), ears }
+        Self { by_key: Mutex::default(), ears }
     }
 
     /// Takes a place at the end of a resource's queue. It is left by dropping the ticket.
@@ -150,7 +147,7 @@ impl Ticket<'_> {
 
 impl Head {
     /// Its turn begins.
-    pub(crate) fn begin(&mut self, queues: &Queues, quorum: &Quorum, key: &Key) {
+    pub(crate) fn begin(&mut self, quorum: &Quorum, key: &Key) {
         self.splits = 0;
         self.yielded = 0;
         self.glances = 0;
@@ -158,14 +155,14 @@ impl Head {
         while let Some(Ok(ring)) = self.watch.as_mut().map(|watch| watch.rings.try_recv()) {
             // What was announced to its predecessors is not news for this one.
             if !matches!(ring, Ring::Free { .. }) {
-                self.note(ring, queues, quorum, key);
+                self.note(ring, quorum, key);
             }
         }
     }
 
     /// Notes whose announcements are heard, and how to try if by this a majority has announced the same
     /// release, which calls this process to be the next.
-    fn note(&mut self, ring: Ring, queues: &Queues, quorum: &Quorum, key: &Key) -> Option<Order> {
+    fn note(&mut self, ring: Ring, quorum: &Quorum, key: &Key) -> Option<Order> {
         match ring {
             Ring::Listening { node } => {
                 self.listening.insert(node);
@@ -178,7 +175,7 @@ impl Head {
                     return None;
                 }
                 // It had to wait, as the next may have to.
-                queues.contended.note(key);
+                quorum.contended.note(key);
                 // Where one process alone is called it may ask all at once.
                 let is_alone = sharing <= 1;
                 return Some(if is_alone {
@@ -201,7 +198,7 @@ impl Head {
         key: &Key,
         left: Duration,
     ) -> Order {
-        if !queues.contended.lately(key) {
+        if !quorum.contended.lately(key) {
             return Order::All;
         }
         let by = due_after(HEAR_FIRST);
@@ -210,7 +207,7 @@ impl Head {
             let Some(watch) = &mut self.watch else { break };
             tokio::select! {
                 biased;
-                ring = watch.rings.recv() => match ring.map(|ring| self.note(ring, queues, quorum, key)) {
+                ring = watch.rings.recv() => match ring.map(|ring| self.note(ring, quorum, key)) {
                     None => break,
                     Some(Some(called)) => return called,
                     Some(None) => {}
@@ -222,7 +219,7 @@ impl Head {
         let is_passed_on = self.has_looked && quorum.successors.goes_round(key);
         let after = if is_passed_on { RETURNING_AFTER } else { NEWCOMER_AFTER };
         let turn = Some((due_after(after), Turn::Newcomer { at: quorum.first_voting() }));
-        self.wait_until_free(queues, quorum, key, Duration::MAX, left, turn).await
+        self.wait_until_free(quorum, key, Duration::MAX, left, turn).await
     }
 
     /// What one who was not called sees of the lock on one node.
@@ -268,7 +265,7 @@ impl Head {
         nodes: &NodeReports,
         left: Duration,
     ) -> Order {
-        queues.contended.note(key);
+        quorum.contended.note(key);
         self.listen(queues, key);
         let retry = if is_split(nodes) {
             self.splits = self.splits.saturating_add(1);
@@ -277,13 +274,12 @@ impl Head {
             self.splits = 0;
             None
         };
-        self.wait_until_free(queues, quorum, key, free_after(nodes), left, retry).await
+        self.wait_until_free(quorum, key, free_after(nodes), left, retry).await
     }
 
     /// Waits for a release, or until `free_after` by itself, or for its `turn`.
     async fn wait_until_free(
         &mut self,
-        queues: &Queues,
         quorum: &Quorum,
         key: &Key,
         free_after: Duration,
@@ -302,7 +298,7 @@ impl Head {
                     Turn::Split => return Order::First(quorum.first_voting()),
                     Turn::StandIn { at } => return Order::First(at),
                     Turn::Newcomer { at } => {
-                        match self.come(queues, quorum, key, at, &mut look).await {
+                        match self.come(quorum, key, at, &mut look).await {
                             ControlFlow::Break(order) => return order,
                             ControlFlow::Continue(again) => turn = again,
                         }
@@ -326,7 +322,7 @@ impl Head {
                     turn = Some((due_after(STAND_IN_AFTER), Turn::StandIn { at: node }));
                 }
                 Some(ring) => {
-                    if let Some(called) = self.note(ring, queues, quorum, key) {
+                    if let Some(called) = self.note(ring, quorum, key) {
                         return called;
                     }
                     if let Ring::Free { node, .. } = ring {
@@ -351,7 +347,6 @@ impl Head {
     /// One who was not called looks whether it may try: how, or when it looks again.
     async fn come(
         &mut self,
-        queues: &Queues,
         quorum: &Quorum,
         key: &Key,
         place: usize,
@@ -367,7 +362,7 @@ impl Head {
             Glance::Nobody => ControlFlow::Break(Order::First(place)),
             Glance::Unknown => ControlFlow::Break(self.another(quorum)),
             Glance::Held { remaining } => {
-                queues.contended.note(key);
+                quorum.contended.note(key);
                 // Never later than it was: by one node only.
                 let free_after = remaining.unwrap_or(Duration::MAX);
                 let by_this = Look::before(look.end, free_after, quorum);
@@ -377,7 +372,7 @@ impl Head {
                 ControlFlow::Continue(None)
             }
             Glance::Passing => {
-                queues.contended.note(key);
+                quorum.contended.note(key);
                 self.yielded = self.yielded.saturating_add(1);
                 if self.yielded >= MAX_YIELDS {
                     return ControlFlow::Break(Order::First(place));

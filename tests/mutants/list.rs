@@ -65,20 +65,24 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         name: "missing_is_a_yes",
         rule: "a node without the key has not prolonged it",
         file: "src/quorum/tally.rs",
-        text: "NodeOutcome::Answered(Answer::Done | Answer::Counted(_)) => &mut tally.yes,
+        text: "NodeOutcome::Answered(Answer::Done | Answer::Counted(_) | Answer::PassedOn) => {
+                    &mut tally.yes
+                }
                 NodeOutcome::Answered(Answer::Missing | Answer::Taken { .. }) => &mut tally.no,",
-        instead: "NodeOutcome::Answered(Answer::Done | Answer::Counted(_) | Answer::Missing) => &mut tally.yes,
-                NodeOutcome::Answered(Answer::Taken { .. }) => &mut tally.no,",
+        instead: "NodeOutcome::Answered(Answer::Taken { .. }) => &mut tally.no,
+                NodeOutcome::Answered(_) => &mut tally.yes,",
         witness: Simulation,
     },
     Mutant {
         name: "taken_is_a_yes",
         rule: "a node that has another's key has not granted",
         file: "src/quorum/tally.rs",
-        text: "NodeOutcome::Answered(Answer::Done | Answer::Counted(_)) => &mut tally.yes,
+        text: "NodeOutcome::Answered(Answer::Done | Answer::Counted(_) | Answer::PassedOn) => {
+                    &mut tally.yes
+                }
                 NodeOutcome::Answered(Answer::Missing | Answer::Taken { .. }) => &mut tally.no,",
-        instead: "NodeOutcome::Answered(Answer::Done | Answer::Counted(_) | Answer::Taken { .. }) => &mut tally.yes,
-                NodeOutcome::Answered(Answer::Missing) => &mut tally.no,",
+        instead: "NodeOutcome::Answered(Answer::Missing) => &mut tally.no,
+                NodeOutcome::Answered(_) => &mut tally.yes,",
         witness: Simulation,
     },
     Mutant {
@@ -234,9 +238,10 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         name: "pending_not_unwound",
         rule: "a node that has not answered yet is told to release",
         file: "src/quorum/claim.rs",
-        text: "NodeOutcome::Pending | NodeOutcome::Answered(Answer::Done | Answer::Counted(_)) => true,
+        text: "NodeOutcome::Pending
+        | NodeOutcome::Answered(Answer::Done | Answer::Counted(_) | Answer::PassedOn) => true,
         NodeOutcome::Answered(Answer::Missing | Answer::Taken { .. }) => false,",
-        instead: "NodeOutcome::Answered(Answer::Done | Answer::Counted(_)) => true,
+        instead: "NodeOutcome::Answered(Answer::Done | Answer::Counted(_) | Answer::PassedOn) => true,
         NodeOutcome::Pending | NodeOutcome::Answered(Answer::Missing | Answer::Taken { .. }) => false,",
         witness: Simulation,
     },
@@ -244,7 +249,8 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         name: "granted_not_unwound",
         rule: "a refused attempt is released where it was granted",
         file: "src/quorum/claim.rs",
-        text: "NodeOutcome::Pending | NodeOutcome::Answered(Answer::Done | Answer::Counted(_)) => true,
+        text: "NodeOutcome::Pending
+        | NodeOutcome::Answered(Answer::Done | Answer::Counted(_) | Answer::PassedOn) => true,
         NodeOutcome::Answered(Answer::Missing | Answer::Taken { .. }) => false,",
         instead: "NodeOutcome::Pending => true,
         NodeOutcome::Answered(_) => false,",
@@ -510,6 +516,15 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         file: "src/wait/mod.rs",
         text: "if is_passed_on { RETURNING_AFTER } else { NEWCOMER_AFTER }",
         instead: "{ let _ = (is_passed_on, RETURNING_AFTER); NEWCOMER_AFTER }",
+        witness: Simulation,
+    },
+    Mutant {
+        name: "greedy_one_does_not_learn",
+        rule: "who is never refused learns from his releases that others wait",
+        file: "src/lane/worker/mod.rs",
+        text: "                    release.contended.note(&release.key);
+",
+        instead: "",
         witness: Simulation,
     },
     Mutant {
@@ -956,8 +971,10 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         name: "release_calls_nobody_but_whom_it_knows",
         rule: "a release that finds nobody on the seat that it was told calls the next",
         file: "src/node/lua/release.lua",
-        text: "calls = sit > 0 and 0 or 1",
-        instead: "calls = 0",
+        text: "  calls = 1
+",
+        instead: "  calls = 0
+",
         witness: Servers("conformance"),
     },
     Mutant {

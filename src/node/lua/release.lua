@@ -9,7 +9,7 @@
 -- No shebang, so that it runs when memory is full.
 -- KEYS[1]: the lock's key. ARGV[1]: owner id. ARGV[2]: how many seats to call, or a thousand and the number of
 -- one: that if anybody sits there, and otherwise the next.
--- Returns '1 0 owner': deleted; '0 0 owner': no such key; '2 ms owner': another's.
+-- Returns '1 seats owner': deleted, and so many called; '0 0 owner': no such key; '2 ms owner': another's.
 local holder = redis.call('GET', KEYS[1])
 if not holder then
   return '0 0 ' .. ARGV[1]
@@ -25,8 +25,9 @@ if calls >= 1000 then
   local sit = redis.pcall('PUBSUB', 'NUMSUB', seat)[2] or 0
   if sit > 0 then
     redis.pcall('PUBLISH', seat, '0 ' .. sit .. ' ' .. ARGV[1])
+    return '1 1 ' .. ARGV[1]
   end
-  calls = sit > 0 and 0 or 1
+  calls = 1
 end
 if calls > 0 and redis.pcall('PUBSUB', 'NUMSUB', ring .. '---')[2] ~= 0 then
   -- Not by string.format, which takes longer than all the rest.
@@ -75,6 +76,7 @@ if calls > 0 and redis.pcall('PUBSUB', 'NUMSUB', ring .. '---')[2] ~= 0 then
       local said = i - 1 .. ' ' .. sharing[i] .. ' ' .. ARGV[1]
       redis.pcall('PUBLISH', name, i == 1 and stands_in and said .. ' ' .. stands_in or said)
     end
+    return '1 ' .. #called .. ' ' .. ARGV[1]
   else
     -- Who waits cannot be asked for: call them all.
     redis.pcall('PUBLISH', ring .. '---', '0 2 ' .. ARGV[1])

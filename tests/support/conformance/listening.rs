@@ -54,7 +54,8 @@ async fn come_and_go_from(
     let (key, owner) = (Key::new(key), OwnerId::random().on_seat(seat));
     let acquire = Operation::Acquire { key: key.clone(), owner, ttl_ms: ms(LONG) };
     assert_eq!(ask(link, acquire).await, Ok(Answer::Done));
-    assert_eq!(ask(link, Operation::Release { key, owner, calls }).await, Ok(Answer::Done));
+    let released = ask(link, Operation::Release { key, owner, calls }).await;
+    assert!(matches!(released, Ok(Answer::Done | Answer::PassedOn)), "{released:?}");
     owner
 }
 
@@ -163,6 +164,27 @@ pub async fn all_who_share_a_seat_that_is_called_hear_that_they_do(world: &impl 
         assert_eq!(hears(listener).await, heard);
         hears_nothing(listener).await;
     }
+}
+
+pub async fn a_release_says_whether_somebody_was_called(world: &impl World) {
+    let link = connect(world).await;
+    let released = async |calls| {
+        let (key, owner) = (Key::new(KEY), OwnerId::random().on_seat(Seat::new(0)));
+        let acquire = Operation::Acquire { key: key.clone(), owner, ttl_ms: ms(LONG) };
+        assert_eq!(ask(&link, acquire).await, Ok(Answer::Done));
+        ask(&link, Operation::Release { key, owner, calls }).await
+    };
+    let all = [Called::Next, Called::NextAndStandIn, Called::Known(SEAT), Called::Nobody];
+    for calls in all {
+        assert_eq!(released(calls).await, Ok(Answer::Done), "{calls:?}, and nobody waits");
+    }
+    let _one = listen(world).await;
+    let _another = listen_on(world, Seat::new(900)).await;
+    for calls in all {
+        let expected = if calls == Called::Nobody { Answer::Done } else { Answer::PassedOn };
+        assert_eq!(released(calls).await, Ok(expected), "{calls:?}");
+    }
+    assert_eq!(released(Called::Known(Seat::new(8))).await, Ok(Answer::PassedOn));
 }
 
 pub async fn a_release_that_calls_nobody_is_not_heard(world: &impl World) {

@@ -16,7 +16,7 @@ const MAX_CONTENDED: usize = 1_024;
 
 /// When somebody had to wait last, for each lock.
 #[derive(Debug, Default)]
-pub(super) struct Contended(Mutex<BTreeMap<Key, Instant>>);
+pub(crate) struct Contended(Mutex<BTreeMap<Key, Instant>>);
 
 fn is_over(last: &Instant) -> bool {
     last.elapsed() >= STILL_CONTENDED
@@ -28,7 +28,7 @@ impl Contended {
     }
 
     /// Somebody has to wait now.
-    pub(super) fn note(&self, key: &Key) {
+    pub(crate) fn note(&self, key: &Key) {
         let mut all = self.all();
         if all.len() >= MAX_CONTENDED {
             all.retain(|_, last| !is_over(last));
@@ -40,7 +40,7 @@ impl Contended {
     }
 
     /// Whether somebody had to wait for it lately.
-    pub(super) fn lately(&self, key: &Key) -> bool {
+    pub(crate) fn lately(&self, key: &Key) -> bool {
         self.all().get(key).is_some_and(|last| !is_over(last))
     }
 }

@@ -29,6 +29,15 @@ enum Known {
     WasCalled { at: Instant },
 }
 
+impl Known {
+    fn is_new(&self) -> bool {
+        match self {
+            Self::Waits { since, .. } => since.elapsed() < KNOWN_FOR,
+            Self::WasCalled { at } => at.elapsed() < AT_ONCE,
+        }
+    }
+}
+
 impl Successors {
     fn all(&self) -> MutexGuard<'_, BTreeMap<Key, Known>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
@@ -38,7 +47,10 @@ impl Successors {
     pub(crate) fn note(&self, key: &Key, seat: Seat) {
         let mut all = self.all();
         if all.len() >= MAX_KNOWN && !all.contains_key(key) {
-            all.clear();
+            all.retain(|_, known| known.is_new());
+            if all.len() >= MAX_KNOWN {
+                all.clear();
+            }
         }
         all.insert(key.clone(), Known::Waits { seat, since: Instant::now() });
     }
@@ -62,10 +74,7 @@ impl Successors {
 
     /// Whether the lock goes round: a moment ago this process was called, or called the next.
     pub(crate) fn goes_round(&self, key: &Key) -> bool {
-        self.all().get(key).is_some_and(|known| match known {
-            Known::Waits { since, .. } => since.elapsed() < KNOWN_FOR,
-            Known::WasCalled { at } => at.elapsed() < AT_ONCE,
-        })
+        self.all().get(key).is_some_and(Known::is_new)
     }
 }
 

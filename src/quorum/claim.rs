@@ -142,17 +142,20 @@ impl Claim {
         self.released = true;
         let places = self.open_places();
         // Nobody waits for what no majority can have granted.
-        let open = places.iter().filter(|outcome| **outcome == NodeOutcome::Pending).count();
-        let is_awaited = open >= self.quorum.size();
-        // One node calls who stands in for the next.
-        let second = self.owner.one_of(self.quorum.lanes.len());
+        let is_open = |(_, outcome): &(usize, &NodeOutcome)| **outcome == NodeOutcome::Pending;
+        let open: Vec<usize> =
+            places.iter().enumerate().filter(is_open).map(|(place, _)| place).collect();
+        let is_awaited = open.len() >= self.quorum.size();
+        // One node searches the ring in any case: it calls who stands in for the next, and tells the next who
+        // that is.
+        let second = open.get(self.owner.one_of(open.len())).copied();
         let known = if is_awaited { self.quorum.successors.call(&self.key) } else { None };
         Round::start(places, |reply_to| {
             if let Some(lane) = self.quorum.lanes.get(reply_to.place) {
                 let (key, owner, timeout) = (self.key.clone(), self.owner, self.node_timeout);
                 let calls = match known {
                     _ if !is_awaited => Called::Nobody,
-                    _ if reply_to.place == second => Called::NextAndStandIn,
+                    _ if Some(reply_to.place) == second => Called::NextAndStandIn,
                     Some(seat) => Called::Known(seat),
                     None => Called::Next,
                 };

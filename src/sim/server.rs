@@ -168,7 +168,7 @@ impl State {
         }
     }
 
-    /// Calls those who wait and are next. On how many seats.
+    /// Calls those who wait and are next. On how many seats others are.
     fn announce(&mut self, node: usize, key: &Key, owner: OwnerId, calls: Called) -> usize {
         let mut sitting: BTreeMap<Seat, Vec<u64>> = BTreeMap::new();
         for (id, connection) in &self.connections {
@@ -191,10 +191,11 @@ impl State {
         let behind = sitting.split_off(&owner.seat());
         let others = of_known.into_iter().chain(behind).chain(sitting);
         let mut called: Vec<(Seat, Vec<u64>)> = others.take(most).collect();
+        let mut others = called.len();
         if called.is_empty() && most > 0 {
             called.extend(own);
+            others = called.iter().filter(|(_, ids)| ids.len() > 1).count();
         }
-        let seats = called.len();
         let stands_in = called.get(1).filter(|(_, ids)| ids.len() == 1).map(|(seat, _)| *seat);
         for (rank, (_, ids)) in (0..).zip(called) {
             let sharing = u32::try_from(ids.len()).unwrap_or(u32::MAX);
@@ -204,7 +205,7 @@ impl State {
                 self.reply(id, 0, Reply::Heard(heard));
             }
         }
-        seats
+        others
     }
 
     /// `CLIENT KILL ID`: what the killed connection had sent and was not read is never read.

@@ -174,15 +174,14 @@ impl Head {
                 if announced(&mut self.heard, owner, node) != quorum.size() {
                     return None;
                 }
-                // It had to wait, as the next may have to.
-                quorum.contended.note(key);
                 // Where one process alone is called it may ask all at once.
                 let is_alone = sharing <= 1;
-                return Some(if is_alone {
-                    Order::All
-                } else {
-                    Order::First(quorum.first_voting())
-                });
+                // By a release of its own, if nobody else waited for that.
+                if !(is_alone && owner.seat() == quorum.seat) {
+                    quorum.contended.note(key);
+                }
+                let first = Order::First(quorum.first_voting());
+                return Some(if is_alone { Order::All } else { first });
             }
             Ring::Free { .. } => {}
         }

@@ -17,7 +17,7 @@ pub(super) enum Turn {
     Split,
     /// It was called to stand in, by this node.
     StandIn { at: usize },
-    /// It has just come, or was not called for long: whoever waits goes first. It asks this node.
+    /// It has just come, or was not called for long, or by too few: whoever waits goes first. It asks this node.
     Newcomer { at: usize },
 }
 

@@ -519,6 +519,14 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         witness: Simulation,
     },
     Mutant {
+        name: "own_release_is_contention",
+        rule: "who is called by his own release does not take it that others wait",
+        file: "src/wait/mod.rs",
+        text: "if !(is_alone && owner.seat() == quorum.seat) {",
+        instead: "{",
+        witness: Simulation,
+    },
+    Mutant {
         name: "greedy_one_does_not_learn",
         rule: "who is never refused learns from his releases that others wait",
         file: "src/lane/worker/mod.rs",
@@ -965,6 +973,14 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         file: "src/node/lua/release.lua",
         text: "if holder ~= ARGV[1] then",
         instead: "if false then",
+        witness: Servers("conformance"),
+    },
+    Mutant {
+        name: "own_ears_are_others",
+        rule: "a release that calls nobody but the process itself does not say that others wait",
+        file: "src/node/lua/release.lua",
+        text: "others = (sharing[1] or 0) > 1 and 1 or 0",
+        instead: "others = #called",
         witness: Servers("conformance"),
     },
     Mutant {

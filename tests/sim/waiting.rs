@@ -344,6 +344,31 @@ async fn one_who_is_nearer_to_the_nodes_does_not_keep_a_lock_for_itself() {
     }
 }
 
+// Its own ears still hear for a while, and are called by its own releases.
+#[tokio::test(start_paused = true)]
+async fn a_lock_that_nobody_else_wants_any_more_is_had_in_a_round_trip() {
+    for is_dropped in [false, true] {
+        let cluster = SimCluster::new(5);
+        let ((_, one), (_, other)) = (process(&cluster).await, process(&cluster).await);
+        let had = Arc::new(Mutex::new(Vec::new()));
+        let both = [(0, one.clone()), (1, other)];
+        let contend = both.map(|(number, redlock)| turns(number, redlock, 50, Arc::clone(&had)));
+        futures::future::join_all(contend).await;
+        let mut took = Vec::new();
+        for _ in 0..1_100 {
+            let started = Instant::now();
+            let guard = one.acquire("r").await.unwrap();
+            took.push(started.elapsed());
+            if is_dropped {
+                drop(guard);
+            } else {
+                guard.release().await.unwrap();
+            }
+        }
+        assert!(took[1_000..].iter().all(|took| *took == ROUND_TRIP), "{is_dropped}: {took:?}");
+    }
+}
+
 // Nobody looks in it: not who waits, and not who comes back. Only who stands in asks one node when the next holds.
 #[tokio::test(start_paused = true)]
 async fn a_ring_turns_in_order_and_only_who_stands_in_asks() {

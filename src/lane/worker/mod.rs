@@ -18,7 +18,7 @@ use super::{
     calls::{Call, CallEnd, Calls, Limits, SILENCE, Vote},
     candidacy::{Candidacy, Standing, Step},
     connection::{Change, Connection},
-    ledger::{Ledger, Release},
+    ledger::Ledger,
     status::Shown,
 };
 use crate::{
@@ -301,9 +301,11 @@ impl<N: Node> Worker<N> {
             Call::Release { owner, .. } => {
                 let Some(release) = self.ledger.get(*owner) else { return };
                 let strange_after = Some(release.timeout.max(SILENCE));
-                let Release { key, owner, calls, .. } = release.clone();
-                let release = Operation::Release { key, owner, calls };
-                (release, Limits { until: patience(), strange_after })
+                let (key, owner, calls) = (release.key.clone(), release.owner, release.calls);
+                (
+                    Operation::Release { key, owner, calls },
+                    Limits { until: patience(), strange_after },
+                )
             }
             Call::Probe => {
                 let ping = Operation::Ping { nonce: self.calls.nonce() };

@@ -168,8 +168,9 @@ pub async fn all_who_share_a_seat_that_is_called_hear_that_they_do(world: &impl 
 
 pub async fn a_release_says_whether_somebody_was_called(world: &impl World) {
     let link = connect(world).await;
+    let own = Seat::new(1);
     let released = async |calls| {
-        let (key, owner) = (Key::new(KEY), OwnerId::random().on_seat(Seat::new(0)));
+        let (key, owner) = (Key::new(KEY), OwnerId::random().on_seat(own));
         let acquire = Operation::Acquire { key: key.clone(), owner, ttl_ms: ms(LONG) };
         assert_eq!(ask(&link, acquire).await, Ok(Answer::Done));
         ask(&link, Operation::Release { key, owner, calls }).await
@@ -178,6 +179,11 @@ pub async fn a_release_says_whether_somebody_was_called(world: &impl World) {
     for calls in all {
         assert_eq!(released(calls).await, Ok(Answer::Done), "{calls:?}, and nobody waits");
     }
+    let _own = listen_on(world, own).await;
+    assert_eq!(released(Called::Next).await, Ok(Answer::Done), "nobody else waits");
+    let sharing = listen_on(world, own).await;
+    assert_eq!(released(Called::Next).await, Ok(Answer::PassedOn), "another has the same seat");
+    drop(sharing);
     let _one = listen(world).await;
     let _another = listen_on(world, Seat::new(900)).await;
     for calls in all {

@@ -548,8 +548,8 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         name: "passed_on_long_ago",
         rule: "only who comes back at once waits for the lock to come round",
         file: "src/successors.rs",
-        text: "Known::WasCalled { at } => at.elapsed() < AT_ONCE",
-        instead: "Known::WasCalled { at } => at.elapsed() < AT_ONCE.saturating_mul(100)",
+        text: "Self::WasCalled { at } => at.elapsed() < AT_ONCE",
+        instead: "Self::WasCalled { at } => at.elapsed() < AT_ONCE.saturating_mul(100)",
         witness: Simulation,
     },
     Mutant {

@@ -12,6 +12,7 @@ use crate::{
     board::Board,
     clock::Clock,
     connect::{check_members, wait_for_quorum},
+    contended::Contended,
     entropy::Entropy,
     error::ConnectError,
     lane::Lane,
@@ -325,10 +326,9 @@ impl RedlockBuilder {
         environment: Environment,
     ) -> Result<Redlock, ConnectError> {
         let Environment { spawner, clock, entropy } = environment;
-        let seat = Seat::from_entropy(&entropy);
-        let successors = Arc::<Successors>::default();
+        let (seat, successors) = (Seat::from_entropy(&entropy), Arc::<Successors>::default());
         let queues = Queues::new(seat, Arc::clone(&successors));
-        let (mut lanes, mut tasks) = (Vec::new(), Vec::new());
+        let (mut lanes, mut tasks, contended) = (Vec::new(), Vec::new(), Contended::default());
         let names: Vec<NodeName> = nodes.iter().map(|node| node.name().clone()).collect();
         let fleet = Fleet {
             members: members(&names),
@@ -353,7 +353,7 @@ impl RedlockBuilder {
         }
         let (watchdog, watching) = Watchdog::new(clock, self.max_in_flight.div_ceil(2));
         tasks.push(spawner.spawn(watching));
-        let quorum = Quorum { lanes, clock, entropy, seat, successors, contended: Arc::default() };
+        let quorum = Quorum { lanes, clock, entropy, seat, successors, contended };
         let key_prefix = self.key_prefix.into_boxed_str();
         let redlock = Redlock::new(quorum, self.defaults, key_prefix, watchdog, queues, tasks);
         match wait_for_quorum(&redlock, self.connect_timeout).await {

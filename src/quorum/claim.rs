@@ -159,9 +159,7 @@ impl Claim {
                     Some(seat) => Called::Known(seat),
                     None => Called::Next,
                 };
-                let contended = Arc::clone(&self.quorum.contended);
-                let release = Release { key, owner, calls, contended, timeout };
-                lane.release(release, Some(reply_to));
+                lane.release(Release { key, owner, calls, timeout }, Some(reply_to));
             }
         })
     }

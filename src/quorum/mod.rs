@@ -30,7 +30,7 @@ pub(crate) struct Quorum {
     /// Where this process waits.
     pub(crate) seat: Seat,
     pub(crate) successors: Arc<Successors>,
-    pub(crate) contended: Arc<Contended>,
+    pub(crate) contended: Contended,
 }
 
 impl Quorum {

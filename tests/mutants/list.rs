@@ -527,15 +527,6 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         witness: Simulation,
     },
     Mutant {
-        name: "greedy_one_does_not_learn",
-        rule: "who is never refused learns from his releases that others wait",
-        file: "src/lane/worker/mod.rs",
-        text: "                    release.contended.note(&release.key);
-",
-        instead: "",
-        witness: Simulation,
-    },
-    Mutant {
         name: "call_in_vain_is_not_forgotten",
         rule: "who was called in vain does not take it that the lock goes round",
         file: "src/wait/ear.rs",

@@ -26,7 +26,7 @@ use crate::{
     backoff::Backoff,
     clock::due_after,
     entropy::Entropy,
-    node::{Answer, Link, LinkId, Node, NodeFailure, Operation, Outcome, SendAs},
+    node::{Link, LinkId, Node, NodeFailure, Operation, Outcome, SendAs},
     owner_id::OwnerId,
 };
 
@@ -369,13 +369,7 @@ impl<N: Node> Worker<N> {
                 self.ledger.rejected(owner, failure);
             }
             Err(failure) if !failure.is_about_the_key() => self.ledger.unanswered(owner, failure),
-            outcome => {
-                if let (Ok(Answer::PassedOn), Some(release)) = (&outcome, self.ledger.get(owner)) {
-                    // Whoever comes back is not to be faster than the one who was called.
-                    release.contended.note(&release.key);
-                }
-                self.ledger.settle(owner, outcome);
-            }
+            outcome => self.ledger.settle(owner, outcome),
         }
         self.show_state();
     }

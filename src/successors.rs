@@ -63,13 +63,10 @@ impl Successors {
     /// Whom a release is to call. Only once: who came in between is found by the search of the next.
     pub(crate) fn call(&self, key: &Key) -> Option<Seat> {
         let mut all = self.all();
-        match all.remove(key)? {
-            Known::Waits { seat, since } if since.elapsed() < KNOWN_FOR => {
-                all.insert(key.clone(), Known::WasCalled { at: Instant::now() });
-                Some(seat)
-            }
-            Known::Waits { .. } | Known::WasCalled { .. } => None,
-        }
+        let known = all.remove(key).filter(Known::is_new)?;
+        let Known::Waits { seat, .. } = known else { return None };
+        all.insert(key.clone(), Known::WasCalled { at: Instant::now() });
+        Some(seat)
     }
 
     /// Whether the lock goes round: a moment ago this process was called, or called the next.

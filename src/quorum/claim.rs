@@ -189,8 +189,7 @@ impl Drop for Claim {
 /// to release, the silent and the failing nodes above all.
 fn may_hold(outcome: &NodeOutcome) -> bool {
     match outcome {
-        NodeOutcome::Pending
-        | NodeOutcome::Answered(Answer::Done | Answer::Counted(_) | Answer::PassedOn) => true,
+        NodeOutcome::Pending | NodeOutcome::Answered(Answer::Done | Answer::Counted(_)) => true,
         NodeOutcome::Answered(Answer::Missing | Answer::Taken { .. }) => false,
         NodeOutcome::Failed(failure) => failure.may_have_run(),
     }

@@ -30,6 +30,7 @@ pub(crate) struct Quorum {
     /// Where this process waits.
     pub(crate) seat: Seat,
     pub(crate) successors: Arc<Successors>,
+    /// For which locks somebody of this process had to wait.
     pub(crate) contended: Contended,
 }
 

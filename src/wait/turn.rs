@@ -8,6 +8,7 @@ use crate::{clock::due_after, quorum::Quorum};
 
 /// The longest time for which a head does not look by itself, before it is spread by a quarter.
 const LOOK_AT_LATEST: Duration = Duration::from_secs(2);
+/// The shortest.
 const LOOK_AT_SOONEST: Duration = Duration::from_millis(4);
 
 /// Why a head tries that was not called to be the next.

@@ -65,24 +65,20 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         name: "missing_is_a_yes",
         rule: "a node without the key has not prolonged it",
         file: "src/quorum/tally.rs",
-        text: "NodeOutcome::Answered(Answer::Done | Answer::Counted(_) | Answer::PassedOn) => {
-                    &mut tally.yes
-                }
+        text: "NodeOutcome::Answered(Answer::Done | Answer::Counted(_)) => &mut tally.yes,
                 NodeOutcome::Answered(Answer::Missing | Answer::Taken { .. }) => &mut tally.no,",
-        instead: "NodeOutcome::Answered(Answer::Taken { .. }) => &mut tally.no,
-                NodeOutcome::Answered(_) => &mut tally.yes,",
+        instead: "NodeOutcome::Answered(Answer::Done | Answer::Counted(_) | Answer::Missing) => &mut tally.yes,
+                NodeOutcome::Answered(Answer::Taken { .. }) => &mut tally.no,",
         witness: Simulation,
     },
     Mutant {
         name: "taken_is_a_yes",
         rule: "a node that has another's key has not granted",
         file: "src/quorum/tally.rs",
-        text: "NodeOutcome::Answered(Answer::Done | Answer::Counted(_) | Answer::PassedOn) => {
-                    &mut tally.yes
-                }
+        text: "NodeOutcome::Answered(Answer::Done | Answer::Counted(_)) => &mut tally.yes,
                 NodeOutcome::Answered(Answer::Missing | Answer::Taken { .. }) => &mut tally.no,",
-        instead: "NodeOutcome::Answered(Answer::Missing) => &mut tally.no,
-                NodeOutcome::Answered(_) => &mut tally.yes,",
+        instead: "NodeOutcome::Answered(Answer::Done | Answer::Counted(_) | Answer::Taken { .. }) => &mut tally.yes,
+                NodeOutcome::Answered(Answer::Missing) => &mut tally.no,",
         witness: Simulation,
     },
     Mutant {
@@ -238,10 +234,9 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         name: "pending_not_unwound",
         rule: "a node that has not answered yet is told to release",
         file: "src/quorum/claim.rs",
-        text: "NodeOutcome::Pending
-        | NodeOutcome::Answered(Answer::Done | Answer::Counted(_) | Answer::PassedOn) => true,
+        text: "NodeOutcome::Pending | NodeOutcome::Answered(Answer::Done | Answer::Counted(_)) => true,
         NodeOutcome::Answered(Answer::Missing | Answer::Taken { .. }) => false,",
-        instead: "NodeOutcome::Answered(Answer::Done | Answer::Counted(_) | Answer::PassedOn) => true,
+        instead: "NodeOutcome::Answered(Answer::Done | Answer::Counted(_)) => true,
         NodeOutcome::Pending | NodeOutcome::Answered(Answer::Missing | Answer::Taken { .. }) => false,",
         witness: Simulation,
     },
@@ -249,8 +244,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         name: "granted_not_unwound",
         rule: "a refused attempt is released where it was granted",
         file: "src/quorum/claim.rs",
-        text: "NodeOutcome::Pending
-        | NodeOutcome::Answered(Answer::Done | Answer::Counted(_) | Answer::PassedOn) => true,
+        text: "NodeOutcome::Pending | NodeOutcome::Answered(Answer::Done | Answer::Counted(_)) => true,
         NodeOutcome::Answered(Answer::Missing | Answer::Taken { .. }) => false,",
         instead: "NodeOutcome::Pending => true,
         NodeOutcome::Answered(_) => false,",
@@ -516,6 +510,14 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         file: "src/wait/mod.rs",
         text: "if is_passed_on { RETURNING_AFTER } else { NEWCOMER_AFTER }",
         instead: "{ let _ = (is_passed_on, RETURNING_AFTER); NEWCOMER_AFTER }",
+        witness: Simulation,
+    },
+    Mutant {
+        name: "called_by_too_few",
+        rule: "where the nodes disagree about who is next, whoever was called looks round",
+        file: "src/wait/mod.rs",
+        text: "turn = Some(sooner(turn, newcomer));",
+        instead: "let _ = (sooner(turn, newcomer), node);",
         witness: Simulation,
     },
     Mutant {
@@ -964,14 +966,6 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         file: "src/node/lua/release.lua",
         text: "if holder ~= ARGV[1] then",
         instead: "if false then",
-        witness: Servers("conformance"),
-    },
-    Mutant {
-        name: "own_ears_are_others",
-        rule: "a release that calls nobody but the process itself does not say that others wait",
-        file: "src/node/lua/release.lua",
-        text: "others = (sharing[1] or 0) > 1 and 1 or 0",
-        instead: "others = #called",
         witness: Servers("conformance"),
     },
     Mutant {

@@ -396,6 +396,31 @@ async fn a_ring_that_ran_dry_turns_again_when_somebody_comes() {
     }
 }
 
+// The node that searches calls another one than those that were told of one who has left and still hears.
+#[tokio::test(start_paused = true)]
+async fn who_is_called_by_too_few_gets_in_soon() {
+    for seed in 0..30 {
+        let cluster = SimCluster::with_seed(5, seed);
+        let (_, first) = process(&cluster).await;
+        let held = hold(&first).await;
+        // They stay, and hear for a while.
+        let others = [process(&cluster).await.1, process(&cluster).await.1];
+        let waiting: Vec<_> = others.iter().map(wait).collect();
+        sleep(MS(100)).await;
+        held.release().await.unwrap();
+        let (got_in, _, behind) = futures::future::select_all(waiting).await;
+        for behind in behind {
+            behind.abort();
+        }
+        let newcomer = wait(&process(&cluster).await.1);
+        sleep(MS(40)).await;
+        let released = Instant::now();
+        got_in.unwrap().0.release().await.unwrap();
+        let took = newcomer.await.unwrap().1 - released;
+        assert!(took < MS(100), "{took:?} with seed {seed}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn the_last_of_a_ring_is_not_held_up_by_those_who_left() {
     let cluster = SimCluster::new(5);

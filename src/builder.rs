@@ -12,10 +12,9 @@ use crate::{
     board::Board,
     clock::Clock,
     connect::{check_members, wait_for_quorum},
-    contended::Contended,
     entropy::Entropy,
     error::ConnectError,
-    lane::Lane,
+    lane::{Bounds, Lane},
     node::{
         FleetKeys, Node, NodeName,
         redis::{ConfigError, RedisNode},
@@ -304,12 +303,12 @@ impl RedlockBuilder {
     #[cfg_attr(not(feature = "sim"), expect(unused_mut, reason = "the simulation takes a part"))]
     pub async fn connect(mut self) -> Result<Redlock, ConnectError> {
         let runtime = Handle::try_current().map_err(|_| ConnectError::NoRuntime)?;
-        self.check_options()?;
+        let bounds = self.bounds()?;
         #[cfg(feature = "sim")]
         if let Some(client) = self.sim.take() {
             let nodes = client.nodes(self.connect_timeout);
             check_members(&nodes.iter().map(Node::name), nodes.len() == 1)?;
-            return self.connect_to(nodes, client.environment(runtime)).await;
+            return self.connect_to(nodes, bounds, client.environment(runtime)).await;
         }
         let environment = Environment {
             spawner: Spawner::new(runtime),
@@ -317,18 +316,20 @@ impl RedlockBuilder {
             entropy: Entropy::System,
         };
         let nodes = self.redis_nodes()?;
-        self.connect_to(nodes, environment).await
+        self.connect_to(nodes, bounds, environment).await
     }
 
     async fn connect_to<N: Node>(
         self,
         nodes: Vec<N>,
+        bounds: Bounds,
         environment: Environment,
     ) -> Result<Redlock, ConnectError> {
         let Environment { spawner, clock, entropy } = environment;
-        let (seat, successors) = (Seat::from_entropy(&entropy), Arc::<Successors>::default());
+        let seat = Seat::from_entropy(&entropy);
+        let successors = Arc::<Successors>::default();
         let queues = Queues::new(seat, Arc::clone(&successors));
-        let (mut lanes, mut tasks, contended) = (Vec::new(), Vec::new(), Contended::default());
+        let (mut lanes, mut tasks) = (Vec::new(), Vec::new());
         let names: Vec<NodeName> = nodes.iter().map(|node| node.name().clone()).collect();
         let fleet = Fleet {
             members: members(&names),
@@ -346,14 +347,13 @@ impl RedlockBuilder {
         for (place, node) in nodes.into_iter().enumerate() {
             let node = Arc::new(node);
             tasks.push(queues.ears.grow(&node, &spawner, &entropy));
-            let (lane, task) =
-                Lane::start(node, self.max_in_flight, &board, place, &spawner, &entropy);
+            let (lane, task) = Lane::start(node, bounds, &board, place, &spawner, &entropy);
             lanes.push(lane);
             tasks.push(task);
         }
         let (watchdog, watching) = Watchdog::new(clock, self.max_in_flight.div_ceil(2));
         tasks.push(spawner.spawn(watching));
-        let quorum = Quorum { lanes, clock, entropy, seat, successors, contended };
+        let quorum = Quorum { lanes, clock, entropy, seat, successors, contended: Arc::default() };
         let key_prefix = self.key_prefix.into_boxed_str();
         let redlock = Redlock::new(quorum, self.defaults, key_prefix, watchdog, queues, tasks);
         match wait_for_quorum(&redlock, self.connect_timeout).await {
@@ -365,15 +365,15 @@ impl RedlockBuilder {
         }
     }
 
-    fn check_options(&self) -> Result<(), OptionsError> {
-        self.defaults.terms(LockOptions::new())?;
+    fn bounds(&self) -> Result<Bounds, OptionsError> {
+        let terms = self.defaults.terms(LockOptions::new())?;
         if self.connect_timeout.is_zero() {
             return Err(OptionsError::Zero { name: "connect_timeout" });
         }
         if self.max_in_flight == 0 {
             return Err(OptionsError::Zero { name: "max_in_flight" });
         }
-        Ok(())
+        Ok(Bounds::new(self.max_in_flight, terms.node_timeout))
     }
 
     fn redis_nodes(&self) -> Result<Vec<RedisNode>, ConnectError> {

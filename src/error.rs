@@ -33,6 +33,7 @@ impl fmt::Display for NodeOutcome {
         match self {
             Self::Pending => f.write_str("not waited for"),
             Self::Answered(Answer::Done) => f.write_str("granted"),
+            Self::Answered(Answer::PassedOn) => f.write_str("released, and called the next"),
             Self::Answered(Answer::Counted(number)) => write!(f, "granted with {number}"),
             Self::Answered(Answer::Missing) => f.write_str("no such key"),
             Self::Answered(Answer::Taken { remaining: Some(remaining) }) => {
@@ -85,9 +86,12 @@ impl NodeReports {
     /// How many nodes granted, or did as asked.
     #[must_use]
     pub fn done(&self) -> usize {
-        let is_done =
-            |answer| matches!(answer, NodeOutcome::Answered(Answer::Done | Answer::Counted(_)));
-        self.count(|outcome| is_done(outcome.clone()))
+        self.count(|outcome| {
+            matches!(
+                outcome,
+                NodeOutcome::Answered(Answer::Done | Answer::Counted(_) | Answer::PassedOn)
+            )
+        })
     }
 
     /// How many nodes gave no usable answer.

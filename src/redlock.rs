@@ -109,8 +109,7 @@ impl Redlock {
     ///
     /// Gives up after the builder's [`wait`](crate::RedlockBuilder::wait), 30 s by default. Those who
     /// wait with the same `Redlock`, or with clones of it, get in by arrival; between processes no
-    /// order is promised: the lock goes round them, but one that takes it again and again without a pause, and
-    /// is never refused, can keep it from them. A waiter is woken by the holder's release, and tries
+    /// order is promised: the lock goes round them. A waiter is woken by the holder's release, and tries
     /// by itself when the nodes said that the lock will have expired, every 2.5 s at the latest.
     ///
     /// # Errors

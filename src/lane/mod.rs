@@ -60,6 +60,9 @@ pub(crate) use self::{
     status::View,
 };
 
+/// No node seems frozen sooner.
+const SILENT_AT_LEAST: Duration = Duration::from_millis(100);
+
 /// Counts one vote against the bound for as long as it exists.
 #[derive(Debug)]
 struct Permit(Arc<AtomicUsize>);
@@ -95,6 +98,23 @@ enum Request {
     },
 }
 
+/// What a lane bounds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bounds {
+    /// How many votes may be on their way.
+    max_in_flight: usize,
+    /// A node that is silent for longer than this seems frozen.
+    silence: Duration,
+}
+
+impl Bounds {
+    /// A node may be silent for as long as its users mostly wait for it: the short timeout of one caller does
+    /// not keep the others from a healthy node that is far away.
+    pub(crate) fn new(max_in_flight: usize, node_timeout: Duration) -> Self {
+        Self { max_in_flight, silence: node_timeout.max(SILENT_AT_LEAST) }
+    }
+}
+
 /// The handle of a node's lane. The worker ends after the last handle and what it owes.
 #[derive(Debug)]
 pub(crate) struct Lane {
@@ -106,7 +126,7 @@ impl Lane {
     /// Starts the lane of `node`. The task ends by itself; see [`Lane`].
     pub(crate) fn start<N: Node>(
         node: Arc<N>,
-        max_in_flight: usize,
+        bounds: Bounds,
         board: &Arc<Board>,
         place: usize,
         spawner: &Spawner,
@@ -118,13 +138,13 @@ impl Lane {
         let view = View {
             name: node.name().clone(),
             in_flight: Arc::new(AtomicUsize::new(0)),
-            max_in_flight,
+            max_in_flight: bounds.max_in_flight,
             owed: Arc::clone(&owed),
             shown,
         };
         let candidacy = candidacy::Candidacy::new(Arc::clone(board), place);
         let worker =
-            worker::Worker::new(node, queue, max_in_flight, show, owed, candidacy, entropy.clone());
+            worker::Worker::new(node, queue, bounds, show, owed, candidacy, entropy.clone());
         let task = spawner.spawn(worker.run());
         (Self { requests, view }, task)
     }

@@ -235,27 +235,18 @@ pub trait Node: sealed::Sealed + Send + Sync + 'static {
 
 /// A connection to one master that hears of releases: of those that it was there for, and no others.
 pub trait Listener: sealed::Sealed + Send + 'static {
-    /// Waits for releases of a key on this seat, from the return of this call on.
+    /// Listens on this seat for releases of these keys as well, from the end of the future on, and no more
+    /// for those. Who drops the future does not know which it hears of.
     ///
     /// # Errors
     ///
     /// [`NodeFailure`]: this listener is of no more use.
-    fn watch(
-        &mut self,
-        key: &Key,
+    fn listen_for(
+        &self,
         seat: Seat,
-    ) -> impl Future<Output = Result<(), NodeFailure>> + Send;
-
-    /// Stops listening for a key.
-    ///
-    /// # Errors
-    ///
-    /// [`NodeFailure`]: this listener is of no more use.
-    fn unwatch(
-        &mut self,
-        key: &Key,
-        seat: Seat,
-    ) -> impl Future<Output = Result<(), NodeFailure>> + Send;
+        also: Vec<Key>,
+        no_more: Vec<Key>,
+    ) -> impl Future<Output = Result<(), NodeFailure>> + Send + 'static;
 
     /// Waits for the next release. Cancel safe.
     ///

@@ -149,6 +149,8 @@ pub struct Fence {
 pub enum Answer {
     /// It did as asked: the key is set, was still ours and lives on, or was ours and is deleted.
     Done,
+    /// The key was ours and is deleted, and somebody else who waited for it was called.
+    PassedOn,
     /// The key is set, with this number: larger than all that the node granted before.
     Counted(FencingToken),
     /// There is no such key (to extend or to release), or the node cannot vouch for the token.

@@ -143,6 +143,7 @@ impl<'a> Said<'a> {
             0 => Some(Answer::Missing),
             // A number is for one who counts.
             1 if self.number == 0 => Some(Answer::Done),
+            1 if matches!(asked, Operation::Release { .. }) => number.map(|_| Answer::PassedOn),
             2 => Some(Answer::Taken { remaining: number.map(Duration::from_millis) }),
             _ => None,
         }
@@ -152,7 +153,11 @@ impl<'a> Said<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{node::Fence, owner_id::OwnerId, resource::Key};
+    use crate::{
+        node::{Called, Fence},
+        owner_id::OwnerId,
+        resource::Key,
+    };
 
     #[test]
     fn replies_are_read_as_documented_in_the_scripts() {
@@ -171,6 +176,11 @@ mod tests {
         assert_eq!(answer("6 7 x", &fenced), Some(Answer::Counted(FencingToken::new(8))));
         assert_eq!(answer("6 7 x", &ping), None);
         assert_eq!(answer("1 7 x", &ping), None);
+        let (key, owner) = (Key::new("k"), OwnerId::random());
+        let release = Operation::Release { key, owner, calls: Called::NextAndStandIn };
+        assert_eq!(answer("1 0 x", &release), Some(Answer::Done));
+        assert_eq!(answer("1 2 x", &release), Some(Answer::PassedOn));
+        assert_eq!(answer("1 -2 x", &release), None);
         let limit = Some(Answer::Counted(FencingToken::MAX));
         assert_eq!(answer("6 9007199254740990 x", &fenced), limit);
         let beyond = ["1 9007199254740992 x", "6 9007199254740991 x"];

@@ -159,7 +159,9 @@ impl Claim {
                     Some(seat) => Called::Known(seat),
                     None => Called::Next,
                 };
-                lane.release(Release { key, owner, calls, timeout }, Some(reply_to));
+                let contended = Arc::clone(&self.quorum.contended);
+                let release = Release { key, owner, calls, contended, timeout };
+                lane.release(release, Some(reply_to));
             }
         })
     }
@@ -189,7 +191,8 @@ impl Drop for Claim {
 /// to release, the silent and the failing nodes above all.
 fn may_hold(outcome: &NodeOutcome) -> bool {
     match outcome {
-        NodeOutcome::Pending | NodeOutcome::Answered(Answer::Done | Answer::Counted(_)) => true,
+        NodeOutcome::Pending
+        | NodeOutcome::Answered(Answer::Done | Answer::Counted(_) | Answer::PassedOn) => true,
         NodeOutcome::Answered(Answer::Missing | Answer::Taken { .. }) => false,
         NodeOutcome::Failed(failure) => failure.may_have_run(),
     }

@@ -62,7 +62,9 @@ pub(super) async fn confirm(claim: &mut Claim, limit: Duration) -> Option<(Fenci
 fn numbers(outcomes: &[NodeOutcome]) -> Vec<Option<FencingToken>> {
     let number = |outcome: &NodeOutcome| match outcome {
         NodeOutcome::Answered(Answer::Counted(number)) => Some(*number),
-        NodeOutcome::Answered(Answer::Done | Answer::Missing | Answer::Taken { .. })
+        NodeOutcome::Answered(
+            Answer::Done | Answer::PassedOn | Answer::Missing | Answer::Taken { .. },
+        )
         | NodeOutcome::Failed(_)
         | NodeOutcome::Pending => None,
     };

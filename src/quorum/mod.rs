@@ -31,7 +31,7 @@ pub(crate) struct Quorum {
     pub(crate) seat: Seat,
     pub(crate) successors: Arc<Successors>,
     /// For which locks somebody of this process had to wait.
-    pub(crate) contended: Contended,
+    pub(crate) contended: Arc<Contended>,
 }
 
 impl Quorum {

@@ -4,7 +4,7 @@
 //!
 //! 1. The quorum is a strict majority of the *configured* nodes, never of those that answered.
 //! 2. Two quorums share a node. That is the whole of mutual exclusion, and it is why no outcome but
-//!    [`Answer::Done`] may ever count as a yes.
+//!    that the node did as asked may ever count as a yes.
 //! 3. An unknown outcome is neither a yes nor a no.
 //! 4. A verdict, once reached, is not changed by the outcomes that come later.
 
@@ -48,7 +48,9 @@ impl Tally {
         let mut tally = Self { nodes: outcomes.len(), ..Self::default() };
         for outcome in outcomes {
             let count = match outcome {
-                NodeOutcome::Answered(Answer::Done | Answer::Counted(_)) => &mut tally.yes,
+                NodeOutcome::Answered(Answer::Done | Answer::Counted(_) | Answer::PassedOn) => {
+                    &mut tally.yes
+                }
                 NodeOutcome::Answered(Answer::Missing | Answer::Taken { .. }) => &mut tally.no,
                 NodeOutcome::Failed(_) => &mut tally.unknown,
                 NodeOutcome::Pending => &mut tally.pending,

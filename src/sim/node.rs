@@ -2,6 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use futures::future::try_join_all;
 use tokio::{
     sync::{mpsc, oneshot},
     time::timeout,
@@ -175,21 +176,27 @@ pub struct SimListener {
 
 impl Sealed for SimListener {}
 
-impl SimListener {
-    async fn ask(&mut self, key: &Key, seat: Seat, watch: bool) -> Result<(), NodeFailure> {
-        let watch = Request::Watch { key: key.clone(), seat, watch };
-        let answer = self.open.world.ask(self.open.id, watch, Asked::Call);
-        answer_to(answer, self.limit).await.map(drop)
-    }
-}
-
 impl Listener for SimListener {
-    async fn watch(&mut self, key: &Key, seat: Seat) -> Result<(), NodeFailure> {
-        self.ask(key, seat, true).await
-    }
-
-    async fn unwatch(&mut self, key: &Key, seat: Seat) -> Result<(), NodeFailure> {
-        self.ask(key, seat, false).await
+    fn listen_for(
+        &self,
+        seat: Seat,
+        also: Vec<Key>,
+        no_more: Vec<Key>,
+    ) -> impl Future<Output = Result<(), NodeFailure>> + Send + 'static {
+        let (world, connection, limit) = (self.open.world.clone(), self.open.id, self.limit);
+        async move {
+            // All of them are on the way before the first answer comes.
+            let watch = |key, watch| {
+                answer_to(
+                    world.ask(connection, Request::Watch { key, seat, watch }, Asked::Call),
+                    limit,
+                )
+            };
+            let no_more = no_more.into_iter().map(|key| watch(key, false));
+            let asked: Vec<_> =
+                no_more.chain(also.into_iter().map(|key| watch(key, true))).collect();
+            try_join_all(asked).await.map(drop)
+        }
     }
 
     async fn heard(&mut self) -> Result<Heard, NodeFailure> {

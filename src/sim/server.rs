@@ -79,7 +79,7 @@ impl State {
                 if let Operation::Waiters { key, besides } = &operation {
                     outcome = Ok(self.waiters(node, key, *besides));
                 }
-                self.executed(node, &operation, &outcome);
+                self.executed(node, &operation, &mut outcome);
                 self.reply_once(id, number, Reply::Answer(outcome));
             }
             Request::Together { operations, ballot } => {
@@ -129,18 +129,21 @@ impl State {
         let mut outcomes = Vec::new();
         for operation in operations {
             let Some(server) = self.servers.get_mut(node) else { break };
-            let outcome = server.master.perform(operation, &ballot, now);
-            self.executed(node, operation, &outcome);
+            let mut outcome = server.master.perform(operation, &ballot, now);
+            self.executed(node, operation, &mut outcome);
             outcomes.push(outcome);
         }
         outcomes
     }
 
     /// Counts an operation, and calls those who wait if it was a release.
-    fn executed(&mut self, node: usize, operation: &Operation, outcome: &Outcome) {
+    fn executed(&mut self, node: usize, operation: &Operation, outcome: &mut Outcome) {
         self.operations = self.operations.saturating_add(1);
-        if let (Operation::Release { key, owner, calls }, Ok(Answer::Done)) = (operation, outcome) {
-            self.announce(node, key, *owner, *calls);
+        if let (Operation::Release { key, owner, calls }, Ok(Answer::Done)) = (operation, &outcome)
+        {
+            if self.announce(node, key, *owner, *calls) > 0 {
+                *outcome = Ok(Answer::PassedOn);
+            }
         }
     }
 
@@ -165,8 +168,8 @@ impl State {
         }
     }
 
-    /// Calls those who wait and are next.
-    fn announce(&mut self, node: usize, key: &Key, owner: OwnerId, calls: Called) {
+    /// Calls those who wait and are next. On how many seats others are.
+    fn announce(&mut self, node: usize, key: &Key, owner: OwnerId, calls: Called) -> usize {
         let mut sitting: BTreeMap<Seat, Vec<u64>> = BTreeMap::new();
         for (id, connection) in &self.connections {
             let seat = connection.watches.get(key);
@@ -175,18 +178,23 @@ impl State {
                 sitting.entry(*seat).or_default().push(*id);
             }
         }
-        let (known, most) = match calls {
-            Called::Nobody => (None, 0),
-            Called::Next => (None, 1),
-            Called::Known(seat) => (sitting.remove_entry(&seat), 1),
-            Called::NextAndStandIn => (None, 2),
+        let of_known = match calls {
+            Called::Known(seat) => sitting.remove_entry(&seat),
+            Called::Nobody | Called::Next | Called::NextAndStandIn => None,
+        };
+        let most = match calls {
+            Called::Nobody => 0,
+            Called::Next | Called::Known(_) => 1,
+            Called::NextAndStandIn => 2,
         };
         let own = sitting.remove_entry(&owner.seat());
         let behind = sitting.split_off(&owner.seat());
-        let others = known.into_iter().chain(behind).chain(sitting);
+        let others = of_known.into_iter().chain(behind).chain(sitting);
         let mut called: Vec<(Seat, Vec<u64>)> = others.take(most).collect();
+        let mut others = called.len();
         if called.is_empty() && most > 0 {
             called.extend(own);
+            others = called.iter().filter(|(_, ids)| ids.len() > 1).count();
         }
         let stands_in = called.get(1).filter(|(_, ids)| ids.len() == 1).map(|(seat, _)| *seat);
         for (rank, (_, ids)) in (0..).zip(called) {
@@ -197,6 +205,7 @@ impl State {
                 self.reply(id, 0, Reply::Heard(heard));
             }
         }
+        others
     }
 
     /// `CLIENT KILL ID`: what the killed connection had sent and was not read is never read.

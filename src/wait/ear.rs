@@ -5,7 +5,7 @@
 //! by itself as well.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -13,6 +13,7 @@ use std::{
     time::Duration,
 };
 
+use futures::future::{Fuse, FusedFuture, FutureExt};
 use tokio::{
     sync::mpsc,
     task::JoinHandle,
@@ -33,6 +34,8 @@ use crate::{
 /// How long a key is still listened for after the last waiter has gone: there may soon be another. Not
 /// for longer, and not after a call that nobody followed: it was meant for somebody who waits.
 const LINGER: Duration = Duration::from_millis(100);
+/// For how many keys a node is asked in one round trip, so that none of them waits long for the others.
+const AT_ONCE: usize = 128;
 const RECONNECT: Backoff =
     Backoff { first: Duration::from_millis(50), cap: Duration::from_secs(1) };
 
@@ -107,8 +110,11 @@ impl Ears {
             place,
             hub: Arc::clone(&self.0),
             wishes,
-            wanted: BTreeMap::new(),
             entropy: entropy.clone(),
+            wanted: BTreeMap::new(),
+            lingering: VecDeque::new(),
+            subscribed: BTreeSet::new(),
+            changed: BTreeSet::new(),
         };
         spawner.spawn(ear.run())
     }
@@ -173,14 +179,12 @@ impl Hub {
     }
 }
 
-/// A key that is listened for.
+/// A key that somebody waits for, or did a moment ago.
 #[derive(Default)]
 struct Wanted {
     watches: usize,
     /// Without any watch: until when it is listened for all the same.
     until: Option<Instant>,
-    /// Whether its waiter knows that it is listened for.
-    told: bool,
 }
 
 struct Ear<N: Node> {
@@ -188,8 +192,14 @@ struct Ear<N: Node> {
     place: usize,
     hub: Arc<Hub>,
     wishes: mpsc::UnboundedReceiver<Wish>,
-    wanted: BTreeMap<Key, Wanted>,
     entropy: Entropy,
+    wanted: BTreeMap<Key, Wanted>,
+    /// What is wanted without a watch, the soonest end first; and what was a moment ago.
+    lingering: VecDeque<(Instant, Key)>,
+    /// What is listened for.
+    subscribed: BTreeSet<Key>,
+    /// In all other keys these two agree.
+    changed: BTreeSet<Key>,
 }
 
 /// The ears have been closed.
@@ -204,9 +214,6 @@ impl<N: Node> Ear<N> {
                 Err(Closed) => return,
                 Ok(Ok(())) => failures = 0,
                 Ok(Err(failure)) => {
-                    for wanted in self.wanted.values_mut() {
-                        wanted.told = false;
-                    }
                     failures = failures.saturating_add(1);
                     tracing::debug!(node = %self.node.name(), %failure, "not hearing of releases");
                     let pause = sleep(RECONNECT.random_delay(failures, &self.entropy));
@@ -235,25 +242,43 @@ impl<N: Node> Ear<N> {
         match wish {
             None => return Err(Closed),
             Some(Wish::Watch(key)) => {
-                let wanted = self.wanted.entry(key).or_default();
+                let wanted = self.wanted.entry(key.clone()).or_default();
                 wanted.watches = wanted.watches.saturating_add(1);
                 wanted.until = None;
-                wanted.told = false;
+                if self.subscribed.contains(&key) {
+                    self.hub.ring(&key, Ring::Listening { node: self.place });
+                } else {
+                    self.changed.insert(key);
+                }
             }
             Some(Wish::Unwatch(key)) => {
                 if let Some(wanted) = self.wanted.get_mut(&key) {
                     wanted.watches = wanted.watches.saturating_sub(1);
-                    wanted.until = (wanted.watches == 0).then(|| due_after(LINGER));
+                    if wanted.watches == 0 {
+                        let until = due_after(LINGER);
+                        wanted.until = Some(until);
+                        self.lingering.push_back((until, key));
+                    }
                 }
             }
         }
         Ok(())
     }
 
-    /// Forgets what nobody has waited for lately.
-    fn purge(&mut self) {
+    /// Forgets what nobody has waited for lately, and says when that is to be done again.
+    fn purge(&mut self) -> Option<Instant> {
         let now = Instant::now();
-        self.wanted.retain(|_, wanted| wanted.until.is_none_or(|until| until > now));
+        while let Some((until, key)) = self.lingering.pop_front() {
+            if until > now {
+                self.lingering.push_front((until, key));
+                return Some(until);
+            }
+            if self.wanted.get(&key).is_some_and(|wanted| wanted.until == Some(until)) {
+                self.wanted.remove(&key);
+                self.changed.insert(key);
+            }
+        }
+        None
     }
 
     async fn listen_while_wanted(&mut self) -> Result<Result<(), NodeFailure>, Closed> {
@@ -267,10 +292,10 @@ impl<N: Node> Ear<N> {
             Ok(listener) => listener,
             Err(failure) => return Ok(Err(failure)),
         };
-        let mut subscribed = BTreeSet::new();
-        let ended = self.listen(&mut listener, &mut subscribed).await;
-        for key in &subscribed {
-            self.hub.ring(key, Ring::Deaf { node: self.place });
+        self.changed = self.wanted.keys().cloned().collect();
+        let ended = self.listen(&mut listener).await;
+        for key in std::mem::take(&mut self.subscribed) {
+            self.hub.ring(&key, Ring::Deaf { node: self.place });
         }
         ended
     }
@@ -279,30 +304,28 @@ impl<N: Node> Ear<N> {
     async fn listen(
         &mut self,
         listener: &mut N::Listener,
-        subscribed: &mut BTreeSet<Key>,
     ) -> Result<Result<(), NodeFailure>, Closed> {
+        // It hears meanwhile: over a wide area a round trip is long.
+        let asking = Fuse::terminated();
+        tokio::pin!(asking);
         loop {
-            self.purge();
-            let unwanted = subscribed.iter().find(|key| !self.wanted.contains_key(*key)).cloned();
-            let missing = self.wanted.keys().find(|key| !subscribed.contains(*key)).cloned();
-            let done = if let Some(key) = unwanted {
-                subscribed.remove(&key);
-                self.unless_closed(listener.unwatch(&key, self.hub.seat)).await?
-            } else if let Some(key) = missing {
-                let watched = self.unless_closed(listener.watch(&key, self.hub.seat)).await?;
-                subscribed.insert(key);
-                watched
-            } else if self.wanted.is_empty() {
-                return Ok(Ok(()));
-            } else {
-                self.tell_waiters();
-                let next = self.wanted.values().filter_map(|wanted| wanted.until).min();
-                tokio::select! {
-                    biased;
-                    heard = listener.heard() => heard.map(|heard| self.ring(&heard)),
-                    wish = self.wishes.recv() => Ok(self.note(wish)?),
-                    () = unwanted_at(next) => Ok(()),
+            let next = self.purge();
+            if asking.is_terminated() {
+                match self.changes() {
+                    Some((also, no_more)) => {
+                        let asked = listener.listen_for(self.hub.seat, also.clone(), no_more);
+                        asking.set(asked.map(|done| done.map(|()| also)).fuse());
+                    }
+                    None if self.wanted.is_empty() => return Ok(Ok(())),
+                    None => {}
                 }
+            }
+            let done = tokio::select! {
+                biased;
+                heard = listener.heard() => heard.map(|heard| self.ring(&heard)),
+                also = &mut asking => also.map(|also| self.hears(also)),
+                wish = self.wishes.recv() => Ok(self.note(wish)?),
+                () = unwanted_at(next) => Ok(()),
             };
             if let Err(failure) = done {
                 return Ok(Err(failure));
@@ -310,12 +333,27 @@ impl<N: Node> Ear<N> {
         }
     }
 
-    fn tell_waiters(&mut self) {
-        for (key, wanted) in &mut self.wanted {
-            if !wanted.told {
-                wanted.told = true;
-                self.hub.ring(key, Ring::Listening { node: self.place });
+    /// What the node is to be asked for: to listen for these as well, and no more for those.
+    fn changes(&mut self) -> Option<(Vec<Key>, Vec<Key>)> {
+        let (mut also, mut no_more) = (Vec::new(), Vec::new());
+        while also.len().max(no_more.len()) < AT_ONCE {
+            let Some(key) = self.changed.pop_first() else { break };
+            match (self.wanted.contains_key(&key), self.subscribed.contains(&key)) {
+                (true, false) => also.push(key),
+                (false, true) => {
+                    self.subscribed.remove(&key);
+                    no_more.push(key);
+                }
+                (true, true) | (false, false) => {}
             }
+        }
+        (!also.is_empty() || !no_more.is_empty()).then_some((also, no_more))
+    }
+
+    fn hears(&mut self, also: Vec<Key>) {
+        for key in also {
+            self.hub.ring(&key, Ring::Listening { node: self.place });
+            self.subscribed.insert(key);
         }
     }
 
@@ -328,8 +366,9 @@ impl<N: Node> Ear<N> {
             }
         } else {
             self.hub.successors.forget(key);
-            if let Some(wanted) = self.wanted.get_mut(key).filter(|wanted| wanted.watches == 0) {
-                wanted.until = Some(Instant::now());
+            if self.wanted.get(key).is_some_and(|wanted| wanted.watches == 0) {
+                self.wanted.remove(key);
+                self.changed.insert(key.clone());
             }
         }
     }

@@ -58,9 +58,9 @@ pub(super) fn free_after(nodes: &NodeReports) -> Duration {
         NodeOutcome::Answered(Answer::Taken { remaining }) => {
             Some(remaining.unwrap_or(Duration::MAX))
         }
-        NodeOutcome::Answered(Answer::Done | Answer::Counted(_) | Answer::Missing) => {
-            Some(Duration::ZERO)
-        }
+        NodeOutcome::Answered(
+            Answer::Done | Answer::Counted(_) | Answer::PassedOn | Answer::Missing,
+        ) => Some(Duration::ZERO),
         NodeOutcome::Failed(NodeFailure::NotAsked) => None,
         NodeOutcome::Pending | NodeOutcome::Failed(_) => Some(Duration::MAX),
     };

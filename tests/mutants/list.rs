@@ -65,20 +65,24 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         name: "missing_is_a_yes",
         rule: "a node without the key has not prolonged it",
         file: "src/quorum/tally.rs",
-        text: "NodeOutcome::Answered(Answer::Done | Answer::Counted(_)) => &mut tally.yes,
+        text: "NodeOutcome::Answered(Answer::Done | Answer::Counted(_) | Answer::PassedOn) => {
+                    &mut tally.yes
+                }
                 NodeOutcome::Answered(Answer::Missing | Answer::Taken { .. }) => &mut tally.no,",
-        instead: "NodeOutcome::Answered(Answer::Done | Answer::Counted(_) | Answer::Missing) => &mut tally.yes,
-                NodeOutcome::Answered(Answer::Taken { .. }) => &mut tally.no,",
+        instead: "NodeOutcome::Answered(Answer::Taken { .. }) => &mut tally.no,
+                NodeOutcome::Answered(_) => &mut tally.yes,",
         witness: Simulation,
     },
     Mutant {
         name: "taken_is_a_yes",
         rule: "a node that has another's key has not granted",
         file: "src/quorum/tally.rs",
-        text: "NodeOutcome::Answered(Answer::Done | Answer::Counted(_)) => &mut tally.yes,
+        text: "NodeOutcome::Answered(Answer::Done | Answer::Counted(_) | Answer::PassedOn) => {
+                    &mut tally.yes
+                }
                 NodeOutcome::Answered(Answer::Missing | Answer::Taken { .. }) => &mut tally.no,",
-        instead: "NodeOutcome::Answered(Answer::Done | Answer::Counted(_) | Answer::Taken { .. }) => &mut tally.yes,
-                NodeOutcome::Answered(Answer::Missing) => &mut tally.no,",
+        instead: "NodeOutcome::Answered(Answer::Missing) => &mut tally.no,
+                NodeOutcome::Answered(_) => &mut tally.yes,",
         witness: Simulation,
     },
     Mutant {
@@ -234,9 +238,10 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         name: "pending_not_unwound",
         rule: "a node that has not answered yet is told to release",
         file: "src/quorum/claim.rs",
-        text: "NodeOutcome::Pending | NodeOutcome::Answered(Answer::Done | Answer::Counted(_)) => true,
+        text: "NodeOutcome::Pending
+        | NodeOutcome::Answered(Answer::Done | Answer::Counted(_) | Answer::PassedOn) => true,
         NodeOutcome::Answered(Answer::Missing | Answer::Taken { .. }) => false,",
-        instead: "NodeOutcome::Answered(Answer::Done | Answer::Counted(_)) => true,
+        instead: "NodeOutcome::Answered(Answer::Done | Answer::Counted(_) | Answer::PassedOn) => true,
         NodeOutcome::Pending | NodeOutcome::Answered(Answer::Missing | Answer::Taken { .. }) => false,",
         witness: Simulation,
     },
@@ -244,7 +249,8 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         name: "granted_not_unwound",
         rule: "a refused attempt is released where it was granted",
         file: "src/quorum/claim.rs",
-        text: "NodeOutcome::Pending | NodeOutcome::Answered(Answer::Done | Answer::Counted(_)) => true,
+        text: "NodeOutcome::Pending
+        | NodeOutcome::Answered(Answer::Done | Answer::Counted(_) | Answer::PassedOn) => true,
         NodeOutcome::Answered(Answer::Missing | Answer::Taken { .. }) => false,",
         instead: "NodeOutcome::Pending => true,
         NodeOutcome::Answered(_) => false,",
@@ -513,19 +519,36 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         witness: Simulation,
     },
     Mutant {
-        name: "called_by_too_few",
-        rule: "where the nodes disagree about who is next, whoever was called looks round",
-        file: "src/wait/mod.rs",
-        text: "turn = Some(sooner(turn, newcomer));",
-        instead: "let _ = (sooner(turn, newcomer), node);",
-        witness: Simulation,
-    },
-    Mutant {
         name: "own_release_is_contention",
         rule: "who is called by his own release does not take it that others wait",
         file: "src/wait/mod.rs",
         text: "if !(is_alone && owner.seat() == quorum.seat) {",
         instead: "{",
+        witness: Simulation,
+    },
+    Mutant {
+        name: "greedy_one_does_not_learn",
+        rule: "who is never refused learns from his releases that others wait",
+        file: "src/lane/worker/mod.rs",
+        text: "                    release.contended.note(&release.key);
+",
+        instead: "",
+        witness: Simulation,
+    },
+    Mutant {
+        name: "far_node_is_suspected",
+        rule: "a node may be silent for as long as its users mostly wait for it",
+        file: "src/lane/mod.rs",
+        text: "silence: node_timeout.max(SILENT_AT_LEAST)",
+        instead: "silence: node_timeout.min(SILENT_AT_LEAST)",
+        witness: Simulation,
+    },
+    Mutant {
+        name: "one_key_at_a_time",
+        rule: "who waits for many locks is asked to hear of all at once",
+        file: "src/wait/ear.rs",
+        text: "const AT_ONCE: usize = 128;",
+        instead: "const AT_ONCE: usize = 1;",
         witness: Simulation,
     },
     Mutant {
@@ -966,6 +989,14 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         file: "src/node/lua/release.lua",
         text: "if holder ~= ARGV[1] then",
         instead: "if false then",
+        witness: Servers("conformance"),
+    },
+    Mutant {
+        name: "own_ears_are_others",
+        rule: "a release that calls nobody but the process itself does not say that others wait",
+        file: "src/node/lua/release.lua",
+        text: "others = (sharing[1] or 0) > 1 and 1 or 0",
+        instead: "others = #called",
         witness: Servers("conformance"),
     },
     Mutant {

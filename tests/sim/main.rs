@@ -31,6 +31,7 @@ mod behaviours;
 mod holding;
 mod assumptions;
 mod waiting;
+mod far;
 mod nodes;
 mod plan;
 mod seen;

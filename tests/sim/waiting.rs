@@ -313,6 +313,37 @@ async fn turns(
     longest
 }
 
+// It never has to wait, and so it would never hear of anybody who does.
+#[tokio::test(start_paused = true)]
+async fn one_who_is_nearer_to_the_nodes_does_not_keep_a_lock_for_itself() {
+    for is_dropped in [false, true] {
+        let cluster = SimCluster::with_seed(5, 1);
+        let ((_, near), (client, far)) = (process(&cluster).await, process(&cluster).await);
+        (0..5).for_each(|node| client.set_link(node, LinkFaults::latency(4, 5)));
+        let greedy = tokio::spawn(async move {
+            loop {
+                let guard = near.acquire("r").await.unwrap();
+                sleep(MS(10)).await;
+                if is_dropped {
+                    drop(guard);
+                } else {
+                    guard.release().await.unwrap();
+                }
+            }
+        });
+        sleep(MS(100)).await;
+        for turn in 0..20 {
+            let started = Instant::now();
+            let guard = hold(&far).await;
+            let took = started.elapsed();
+            assert!(took < MS(100), "{took:?} in turn {turn}, dropped: {is_dropped}");
+            guard.release().await.unwrap();
+            sleep(MS(turn * 30)).await;
+        }
+        greedy.abort();
+    }
+}
+
 // Its own ears still hear for a while, and are called by its own releases.
 #[tokio::test(start_paused = true)]
 async fn a_lock_that_nobody_else_wants_any_more_is_had_in_a_round_trip() {

@@ -20,10 +20,6 @@ use crate::{
     owner_id::OwnerId,
 };
 
-/// A node that is silent for longer than this seems frozen. Not less, so that one caller's short
-/// timeout does not keep the others from a healthy node that is farther away.
-pub(super) const SILENCE: Duration = Duration::from_millis(100);
-
 /// So many calls on the way to a node come from more than one who asks, and more will follow.
 const MANY: usize = 4;
 /// What ends within so short a time ends at the same time.

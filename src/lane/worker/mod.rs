@@ -14,8 +14,8 @@ use tokio::{
 };
 
 use super::{
-    NodeState, Request,
-    calls::{Call, CallEnd, Calls, Limits, SILENCE, Vote},
+    Bounds, NodeState, Request,
+    calls::{Call, CallEnd, Calls, Limits, Vote},
     candidacy::{Candidacy, Standing, Step},
     connection::{Change, Connection},
     ledger::Ledger,
@@ -26,7 +26,7 @@ use crate::{
     backoff::Backoff,
     clock::due_after,
     entropy::Entropy,
-    node::{Link, LinkId, Node, NodeFailure, Operation, Outcome, SendAs},
+    node::{Answer, Link, LinkId, Node, NodeFailure, Operation, Outcome, SendAs},
     owner_id::OwnerId,
 };
 
@@ -72,7 +72,7 @@ pub(super) struct Worker<N: Node> {
     node: Arc<N>,
     queue: mpsc::UnboundedReceiver<Request>,
     queue_open: bool,
-    max_in_flight: usize,
+    bounds: Bounds,
     show: watch::Sender<Shown>,
     ledger: Ledger,
     connection: Connection<N::Link>,
@@ -95,7 +95,7 @@ impl<N: Node> Worker<N> {
     pub(super) fn new(
         node: Arc<N>,
         queue: mpsc::UnboundedReceiver<Request>,
-        max_in_flight: usize,
+        bounds: Bounds,
         show: watch::Sender<Shown>,
         owed: Arc<AtomicUsize>,
         candidacy: Candidacy,
@@ -107,7 +107,7 @@ impl<N: Node> Worker<N> {
             node,
             queue,
             queue_open: true,
-            max_in_flight,
+            bounds,
             show,
             ledger: Ledger::new(owed),
             stale: Vec::new(),
@@ -282,7 +282,7 @@ impl<N: Node> Worker<N> {
 
     /// Sends the releases that are due, as far as the connection and the bound allow.
     fn send_releases(&mut self) {
-        while self.connection.why_not().is_none() && self.calls.len() < self.max_in_flight {
+        while self.connection.why_not().is_none() && self.calls.len() < self.bounds.max_in_flight {
             let Some(owner) = self.ledger.next() else { break };
             self.send(Call::Release { owner, sent_as: SendAs::Digest });
         }
@@ -300,7 +300,7 @@ impl<N: Node> Worker<N> {
             }
             Call::Release { owner, .. } => {
                 let Some(release) = self.ledger.get(*owner) else { return };
-                let strange_after = Some(release.timeout.max(SILENCE));
+                let strange_after = Some(release.timeout.max(self.bounds.silence));
                 let (key, owner, calls) = (release.key.clone(), release.owner, release.calls);
                 (
                     Operation::Release { key, owner, calls },
@@ -309,7 +309,7 @@ impl<N: Node> Worker<N> {
             }
             Call::Probe => {
                 let ping = Operation::Ping { nonce: self.calls.nonce() };
-                (ping, Limits { until: patience(), strange_after: Some(SILENCE) })
+                (ping, Limits { until: patience(), strange_after: Some(self.bounds.silence) })
             }
         };
         self.calls.send(call, operation, limits);
@@ -369,7 +369,13 @@ impl<N: Node> Worker<N> {
                 self.ledger.rejected(owner, failure);
             }
             Err(failure) if !failure.is_about_the_key() => self.ledger.unanswered(owner, failure),
-            outcome => self.ledger.settle(owner, outcome),
+            outcome => {
+                if let (Ok(Answer::PassedOn), Some(release)) = (&outcome, self.ledger.get(owner)) {
+                    // Whoever comes back is not to be faster than the one who was called.
+                    release.contended.note(&release.key);
+                }
+                self.ledger.settle(owner, outcome);
+            }
         }
         self.show_state();
     }

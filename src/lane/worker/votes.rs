@@ -8,7 +8,7 @@ use super::{PATIENCE, Worker};
 use crate::{
     lane::{
         NodeState,
-        calls::{Call, SILENCE, Vote},
+        calls::{Call, Vote},
         candidacy::{Standing, Step},
         connection::Connection,
     },
@@ -68,7 +68,7 @@ impl<N: Node> Worker<N> {
         if let Err(NodeFailure::Timeout { after }) = &mut outcome {
             // What was asked for, not what was left of it at the last sending.
             *after = vote.timeout;
-            if vote.timeout >= SILENCE {
+            if vote.timeout >= self.bounds.silence {
                 self.suspect();
             } else {
                 self.probe_quietly();

@@ -9,7 +9,8 @@
 -- No shebang, so that it runs when memory is full.
 -- KEYS[1]: the lock's key. ARGV[1]: owner id. ARGV[2]: how many seats to call, or a thousand and the number of
 -- one: that if anybody sits there, and otherwise the next.
--- Returns '1 0 owner': deleted; '0 0 owner': no such key; '2 ms owner': another's.
+-- Returns '1 seats owner': deleted, and others are called on so many seats; '0 0 owner': no such key; '2 ms
+-- owner': another's.
 local holder = redis.call('GET', KEYS[1])
 if not holder then
   return '0 0 ' .. ARGV[1]
@@ -25,7 +26,7 @@ if calls >= 1000 then
   local sit = redis.pcall('PUBSUB', 'NUMSUB', seat)[2] or 0
   if sit > 0 then
     redis.pcall('PUBLISH', seat, '0 ' .. sit .. ' ' .. ARGV[1])
-    return '1 0 ' .. ARGV[1]
+    return '1 1 ' .. ARGV[1]
   end
   calls = 1
 end
@@ -70,12 +71,17 @@ if calls > 0 and redis.pcall('PUBSUB', 'NUMSUB', ring .. '---')[2] ~= 0 then
     take(ring, 1, 0, a - 1)
     if in_hundred then take(hundred, 2, 0, b - 1) end
     if in_ten then take(ten, 3, 0, c - 1) end
-    if #called == 0 then take(ten, 3, c, c) end
+    local others = #called
+    if others == 0 then
+      take(ten, 3, c, c)
+      others = (sharing[1] or 0) > 1 and 1 or 0
+    end
     local stands_in = sharing[2] == 1 and string.sub(called[2], -3)
     for i, name in ipairs(called) do
       local said = i - 1 .. ' ' .. sharing[i] .. ' ' .. ARGV[1]
       redis.pcall('PUBLISH', name, i == 1 and stands_in and said .. ' ' .. stands_in or said)
     end
+    return '1 ' .. others .. ' ' .. ARGV[1]
   else
     -- Who waits cannot be asked for: call them all.
     redis.pcall('PUBLISH', ring .. '---', '0 2 ' .. ARGV[1])

@@ -39,20 +39,6 @@ impl RedisListener {
         let messages = client.message_rx();
         Self { client, task, messages, limit }
     }
-
-    async fn ask(
-        &mut self,
-        asked: impl Future<Output = Result<(), Error>> + Send,
-    ) -> Result<(), NodeFailure> {
-        tokio::select! {
-            biased;
-            _ = &mut self.task => Err(unreachable("the connection was closed")),
-            answered = timeout(self.limit, asked) => match answered {
-                Ok(answered) => answered.map_err(|error| not_connected(&error)),
-                Err(_) => Err(unreachable("no answer to the subscription")),
-            },
-        }
-    }
 }
 
 /// Waits until the server has done what was sent before, for fred does not wait for the replies to
@@ -109,29 +95,34 @@ fn read(channel: &str, text: &str) -> Option<Heard> {
 impl Sealed for RedisListener {}
 
 impl Listener for RedisListener {
-    async fn watch(&mut self, key: &Key, seat: Seat) -> Result<(), NodeFailure> {
+    fn listen_for(
+        &self,
+        seat: Seat,
+        also: Vec<Key>,
+        no_more: Vec<Key>,
+    ) -> impl Future<Output = Result<(), NodeFailure>> + Send + 'static {
         let (client, limit) = (self.client.clone(), self.limit);
-        let channels = channels(key, seat);
-        self.ask(async move {
-            client.subscribe(channels).await?;
+        let asked = async move {
+            for key in &no_more {
+                client.unsubscribe(channels(key, seat)).await?;
+            }
+            // A command for each: of those that the server forbids the others know nothing.
+            for key in &also {
+                client.subscribe(channels(key, seat)).await?;
+            }
             match confirm(&client, limit).await? {
-                Subscribed::AsAsked => Ok(()),
-                Subscribed::ToNothing => {
+                Subscribed::ToNothing if !also.is_empty() => {
                     Err(Error::new(ErrorKind::Auth, "the server refuses the subscription"))
                 }
+                Subscribed::ToNothing | Subscribed::AsAsked => Ok(()),
             }
-        })
-        .await
-    }
-
-    async fn unwatch(&mut self, key: &Key, seat: Seat) -> Result<(), NodeFailure> {
-        let (client, limit) = (self.client.clone(), self.limit);
-        let channels = channels(key, seat);
-        self.ask(async move {
-            client.unsubscribe(channels).await?;
-            confirm(&client, limit).await.map(drop)
-        })
-        .await
+        };
+        async move {
+            match timeout(limit, asked).await {
+                Ok(answered) => answered.map_err(|error| not_connected(&error)),
+                Err(_) => Err(unreachable("no answer to the subscription")),
+            }
+        }
     }
 
     async fn heard(&mut self) -> Result<Heard, NodeFailure> {

@@ -18,9 +18,17 @@ async fn listen<W: World>(world: &W) -> ListenerOf<W> {
 }
 
 async fn listen_on<W: World>(world: &W, seat: Seat) -> ListenerOf<W> {
-    let mut listener = world.node().listen().await.expect("a connection");
-    listener.watch(&Key::new(KEY), seat).await.expect("watched");
+    let listener = world.node().listen().await.expect("a connection");
+    listener.listen_for(seat, vec![Key::new(KEY)], vec![]).await.expect("watched");
     listener
+}
+
+async fn watch(listener: &impl Listener, key: &str) {
+    listener.listen_for(SEAT, vec![Key::new(key)], vec![]).await.expect("watched");
+}
+
+async fn unwatch(listener: &impl Listener, key: &str) {
+    listener.listen_for(SEAT, vec![], vec![Key::new(key)]).await.expect("unwatched");
 }
 
 async fn hears(listener: &mut impl Listener) -> Heard {
@@ -54,7 +62,8 @@ async fn come_and_go_from(
     let (key, owner) = (Key::new(key), OwnerId::random().on_seat(seat));
     let acquire = Operation::Acquire { key: key.clone(), owner, ttl_ms: ms(LONG) };
     assert_eq!(ask(link, acquire).await, Ok(Answer::Done));
-    assert_eq!(ask(link, Operation::Release { key, owner, calls }).await, Ok(Answer::Done));
+    let released = ask(link, Operation::Release { key, owner, calls }).await;
+    assert!(matches!(released, Ok(Answer::Done | Answer::PassedOn)), "{released:?}");
     owner
 }
 
@@ -65,14 +74,14 @@ pub async fn a_node_says_whether_others_wait(world: &impl World) {
         ask(&link, waiters).await.expect("answered") != Answer::Missing
     };
     assert!(!others(0).await, "nobody waits");
-    let mut first = listen(world).await;
+    let first = listen(world).await;
     assert!(others(0).await && !others(1).await);
     let _second = listen_on(world, Seat::new(900)).await;
-    let mut of_another_key = listen_on(world, SEAT).await;
-    of_another_key.unwatch(&Key::new(KEY), SEAT).await.expect("unwatched");
-    of_another_key.watch(&Key::new("lock:b"), SEAT).await.expect("watched");
+    let of_another_key = listen_on(world, SEAT).await;
+    let change = of_another_key.listen_for(SEAT, vec![Key::new("lock:b")], vec![Key::new(KEY)]);
+    change.await.expect("changed");
     assert!(others(1).await && !others(2).await);
-    first.unwatch(&Key::new(KEY), SEAT).await.expect("unwatched");
+    unwatch(&first, KEY).await;
     assert!(others(0).await && !others(1).await);
 }
 
@@ -165,6 +174,33 @@ pub async fn all_who_share_a_seat_that_is_called_hear_that_they_do(world: &impl 
     }
 }
 
+pub async fn a_release_says_whether_somebody_was_called(world: &impl World) {
+    let link = connect(world).await;
+    let own = Seat::new(1);
+    let released = async |calls| {
+        let (key, owner) = (Key::new(KEY), OwnerId::random().on_seat(own));
+        let acquire = Operation::Acquire { key: key.clone(), owner, ttl_ms: ms(LONG) };
+        assert_eq!(ask(&link, acquire).await, Ok(Answer::Done));
+        ask(&link, Operation::Release { key, owner, calls }).await
+    };
+    let all = [Called::Next, Called::NextAndStandIn, Called::Known(SEAT), Called::Nobody];
+    for calls in all {
+        assert_eq!(released(calls).await, Ok(Answer::Done), "{calls:?}, and nobody waits");
+    }
+    let _own = listen_on(world, own).await;
+    assert_eq!(released(Called::Next).await, Ok(Answer::Done), "nobody else waits");
+    let sharing = listen_on(world, own).await;
+    assert_eq!(released(Called::Next).await, Ok(Answer::PassedOn), "another has the same seat");
+    drop(sharing);
+    let _one = listen(world).await;
+    let _another = listen_on(world, Seat::new(900)).await;
+    for calls in all {
+        let expected = if calls == Called::Nobody { Answer::Done } else { Answer::PassedOn };
+        assert_eq!(released(calls).await, Ok(expected), "{calls:?}");
+    }
+    assert_eq!(released(Called::Known(Seat::new(8))).await, Ok(Answer::PassedOn));
+}
+
 pub async fn a_release_that_calls_nobody_is_not_heard(world: &impl World) {
     let (link, mut listener) = (connect(world).await, listen(world).await);
     come_and_go_from(&link, KEY, Seat::new(0), Called::Nobody).await;
@@ -193,27 +229,42 @@ pub async fn a_listener_does_not_hear_of_other_keys(world: &impl World) {
 
 pub async fn a_listener_hears_nothing_more_after_unwatching(world: &impl World) {
     let (link, mut listener) = (connect(world).await, listen(world).await);
-    listener.unwatch(&Key::new(KEY), SEAT).await.expect("unwatched");
+    unwatch(&listener, KEY).await;
     come_and_go(&link, KEY).await;
     hears_nothing(&mut listener).await;
-    listener.watch(&Key::new(KEY), SEAT).await.expect("watched again");
+    watch(&listener, KEY).await;
     come_and_go(&link, KEY).await;
     hears(&mut listener).await;
 }
 
 pub async fn a_listener_hears_of_every_key_that_it_watches(world: &impl World) {
     let (link, mut listener) = (connect(world).await, listen(world).await);
-    listener.watch(&Key::new("lock:b"), SEAT).await.expect("watched");
+    watch(&listener, "lock:b").await;
     for key in [KEY, "lock:b", KEY] {
         come_and_go(&link, key).await;
         assert_eq!(hears(&mut listener).await.key, Key::new(key));
     }
 }
 
+pub async fn a_listener_changes_many_keys_at_once(world: &impl World) {
+    let (link, mut listener) = (connect(world).await, listen(world).await);
+    let many = |from| (from..from + 150).map(|n| Key::new(&format!("lock:many-{n}"))).collect();
+    listener.listen_for(SEAT, many(0), vec![Key::new(KEY)]).await.expect("watched");
+    listener.listen_for(SEAT, many(150), many(0)).await.expect("changed");
+    for key in [KEY, "lock:many-0", "lock:many-149", "lock:many-150", "lock:many-299"] {
+        come_and_go(&link, key).await;
+    }
+    for key in ["lock:many-150", "lock:many-299"] {
+        assert_eq!(hears(&mut listener).await.key, Key::new(key));
+    }
+    hears_nothing(&mut listener).await;
+}
+
 pub async fn watching_at_a_frozen_server_fails_in_time(world: &impl World) {
-    let mut listener = listen(world).await;
+    let listener = listen(world).await;
     world.freeze();
-    let watched = tokio::time::timeout(SOON, listener.watch(&Key::new("lock:b"), SEAT)).await;
+    let asked = listener.listen_for(SEAT, vec![Key::new("lock:b")], vec![]);
+    let watched = tokio::time::timeout(SOON, asked).await;
     let watched = watched.expect("bounded by the listener itself");
     assert!(watched.is_err(), "nobody can have said so");
     world.thaw();

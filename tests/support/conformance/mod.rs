@@ -126,11 +126,13 @@ macro_rules! conformance_tests {
             who_stands_in_is_not_named_where_several_share_that_seat
             all_who_share_a_seat_that_is_called_hear_that_they_do
             a_release_that_calls_nobody_is_not_heard
+            a_release_says_whether_somebody_was_called
             a_listener_does_not_hear_what_was_released_before
             a_listener_does_not_hear_releases_that_release_nothing
             a_listener_does_not_hear_of_other_keys
             a_listener_hears_nothing_more_after_unwatching
             a_listener_hears_of_every_key_that_it_watches
+            a_listener_changes_many_keys_at_once
             watching_at_a_frozen_server_fails_in_time
             a_listener_whose_connection_was_killed_ends
             a_listener_at_a_crashed_server_ends

@@ -14,16 +14,15 @@ use crate::{
     connect::{check_members, wait_for_quorum},
     entropy::Entropy,
     error::ConnectError,
-    lane::{Bounds, Lane},
+    lane::{Common, Lane},
     node::{
         FleetKeys, Node, NodeName,
         redis::{ConfigError, RedisNode},
     },
     options::{Defaults, LockOptions, OptionsError, Renewal},
-    owner_id::Seat,
+    own_seat::OwnSeat,
     quorum::Quorum,
     redlock::Redlock,
-    successors::Successors,
     tasks::{Environment, Spawner},
     validity::ClockDrift,
     wait::Queues,
@@ -180,8 +179,8 @@ impl RedlockBuilder {
         self
     }
 
-    /// How long one node may take for one answer, measured from when it is asked. Defaults to a
-    /// tenth of the ttl, at least 1 ms and at most 200 ms.
+    /// How long one node may take for one answer, measured from when it is asked. A tenth of the ttl by
+    /// default, 1 ms to 200 ms. Who is silent for so long (100 ms to 1 s) is not asked until it answers.
     pub fn node_timeout(mut self, node_timeout: Duration) -> Self {
         self.defaults.node_timeout = Some(node_timeout);
         self
@@ -303,12 +302,12 @@ impl RedlockBuilder {
     #[cfg_attr(not(feature = "sim"), expect(unused_mut, reason = "the simulation takes a part"))]
     pub async fn connect(mut self) -> Result<Redlock, ConnectError> {
         let runtime = Handle::try_current().map_err(|_| ConnectError::NoRuntime)?;
-        let bounds = self.bounds()?;
+        let node_timeout = self.usual_node_timeout()?;
         #[cfg(feature = "sim")]
         if let Some(client) = self.sim.take() {
             let nodes = client.nodes(self.connect_timeout);
             check_members(&nodes.iter().map(Node::name), nodes.len() == 1)?;
-            return self.connect_to(nodes, bounds, client.environment(runtime)).await;
+            return self.connect_to(nodes, node_timeout, client.environment(runtime)).await;
         }
         let environment = Environment {
             spawner: Spawner::new(runtime),
@@ -316,20 +315,20 @@ impl RedlockBuilder {
             entropy: Entropy::System,
         };
         let nodes = self.redis_nodes()?;
-        self.connect_to(nodes, bounds, environment).await
+        self.connect_to(nodes, node_timeout, environment).await
     }
 
     async fn connect_to<N: Node>(
         self,
         nodes: Vec<N>,
-        bounds: Bounds,
+        node_timeout: Duration,
         environment: Environment,
     ) -> Result<Redlock, ConnectError> {
         let Environment { spawner, clock, entropy } = environment;
-        let seat = Seat::from_entropy(&entropy);
-        let successors = Arc::<Successors>::default();
-        let queues = Queues::new(seat, Arc::clone(&successors));
-        let (mut lanes, mut tasks) = (Vec::new(), Vec::new());
+        let (seat, successors) = (Arc::new(OwnSeat::by_chance(&entropy)), Arc::default());
+        let queues = Queues::new(Arc::clone(&seat), Arc::clone(&successors));
+        let (mut lanes, mut tasks, contended) = (Vec::new(), Vec::new(), Arc::default());
+        let common = Common::new(self.max_in_flight, node_timeout, &contended, &entropy);
         let names: Vec<NodeName> = nodes.iter().map(|node| node.name().clone()).collect();
         let fleet = Fleet {
             members: members(&names),
@@ -347,13 +346,13 @@ impl RedlockBuilder {
         for (place, node) in nodes.into_iter().enumerate() {
             let node = Arc::new(node);
             tasks.push(queues.ears.grow(&node, &spawner, &entropy));
-            let (lane, task) = Lane::start(node, bounds, &board, place, &spawner, &entropy);
+            let (lane, task) = Lane::start(node, &common, &board, place, &spawner);
             lanes.push(lane);
             tasks.push(task);
         }
         let (watchdog, watching) = Watchdog::new(clock, self.max_in_flight.div_ceil(2));
         tasks.push(spawner.spawn(watching));
-        let quorum = Quorum { lanes, clock, entropy, seat, successors, contended: Arc::default() };
+        let quorum = Quorum { lanes, clock, entropy, seat, successors, contended };
         let key_prefix = self.key_prefix.into_boxed_str();
         let redlock = Redlock::new(quorum, self.defaults, key_prefix, watchdog, queues, tasks);
         match wait_for_quorum(&redlock, self.connect_timeout).await {
@@ -365,7 +364,7 @@ impl RedlockBuilder {
         }
     }
 
-    fn bounds(&self) -> Result<Bounds, OptionsError> {
+    fn usual_node_timeout(&self) -> Result<Duration, OptionsError> {
         let terms = self.defaults.terms(LockOptions::new())?;
         if self.connect_timeout.is_zero() {
             return Err(OptionsError::Zero { name: "connect_timeout" });
@@ -373,7 +372,7 @@ impl RedlockBuilder {
         if self.max_in_flight == 0 {
             return Err(OptionsError::Zero { name: "max_in_flight" });
         }
-        Ok(Bounds::new(self.max_in_flight, terms.node_timeout))
+        Ok(terms.node_timeout)
     }
 
     fn redis_nodes(&self) -> Result<Vec<RedisNode>, ConnectError> {

@@ -1,4 +1,4 @@
-//! What locks somebody had to wait for lately.
+//! What locks others want as well: somebody had to wait for them lately, or was called by a release.
 
 use std::{
     collections::BTreeMap,
@@ -30,7 +30,7 @@ impl Contended {
     /// Somebody has to wait now.
     pub(crate) fn note(&self, key: &Key) {
         let mut all = self.all();
-        if all.len() >= MAX_CONTENDED {
+        if all.len() >= MAX_CONTENDED && !all.contains_key(key) {
             all.retain(|_, last| !is_over(last));
             if all.len() >= MAX_CONTENDED {
                 all.clear();

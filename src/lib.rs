@@ -102,6 +102,7 @@ mod error;
 mod admission;
 mod board;
 mod contended;
+mod own_seat;
 mod successors;
 mod lane;
 mod quorum;

@@ -76,7 +76,7 @@ impl fmt::Debug for OwnerId {
 /// Where a process waits for locks: those who wait sit in a ring, and a release calls those who sit
 /// next after the one who releases. So the lock goes round, and few are woken however many wait.
 ///
-/// A process has one seat, by chance, for all locks. Several may share one.
+/// A process has one seat, by chance, for all locks. Of several that share one, one takes another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Seat(u16);
 

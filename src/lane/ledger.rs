@@ -11,7 +11,6 @@ use std::{
 
 use super::ReplyTo;
 use crate::{
-    contended::Contended,
     node::{Called, NodeFailure, Outcome},
     owner_id::OwnerId,
     resource::Key,
@@ -23,8 +22,6 @@ pub(crate) struct Release {
     pub(crate) key: Key,
     pub(crate) owner: OwnerId,
     pub(crate) calls: Called,
-    /// Where it is noted that somebody who waits was called.
-    pub(crate) contended: Arc<Contended>,
     /// What the owner takes for a strangely long time.
     pub(crate) timeout: Duration,
 }
@@ -151,13 +148,7 @@ mod tests {
     use super::*;
 
     fn release(owner: OwnerId) -> Release {
-        Release {
-            key: Key::new("k"),
-            owner,
-            calls: Called::Next,
-            contended: Arc::default(),
-            timeout: Duration::ZERO,
-        }
+        Release { key: Key::new("k"), owner, calls: Called::Next, timeout: Duration::ZERO }
     }
     use crate::node::Answer;
 

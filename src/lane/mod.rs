@@ -30,6 +30,7 @@ mod status;
 mod worker;
 
 use std::{
+    ops::RangeInclusive,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -48,6 +49,7 @@ use self::status::Shown;
 use crate::{
     board::Board,
     clock::due_after,
+    contended::Contended,
     entropy::Entropy,
     node::{Node, NodeFailure, NodeName, Operation},
     tasks::Spawner,
@@ -60,8 +62,8 @@ pub(crate) use self::{
     status::View,
 };
 
-/// No node seems frozen sooner.
-const SILENT_AT_LEAST: Duration = Duration::from_millis(100);
+/// No node seems frozen sooner, and each later.
+const SILENCE: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(1);
 
 /// Counts one vote against the bound for as long as it exists.
 #[derive(Debug)]
@@ -98,20 +100,30 @@ enum Request {
     },
 }
 
-/// What a lane bounds.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Bounds {
-    /// How many votes may be on their way.
+/// What the lanes of one `Redlock` have in common.
+#[derive(Clone, Debug)]
+pub(crate) struct Common {
+    /// How many votes may be on their way to a node.
     max_in_flight: usize,
     /// A node that is silent for longer than this seems frozen.
     silence: Duration,
+    /// Where it is noted that a release called somebody who waits.
+    contended: Arc<Contended>,
+    entropy: Entropy,
 }
 
-impl Bounds {
+impl Common {
     /// A node may be silent for as long as its users mostly wait for it: the short timeout of one caller does
     /// not keep the others from a healthy node that is far away.
-    pub(crate) fn new(max_in_flight: usize, node_timeout: Duration) -> Self {
-        Self { max_in_flight, silence: node_timeout.max(SILENT_AT_LEAST) }
+    pub(crate) fn new(
+        max_in_flight: usize,
+        node_timeout: Duration,
+        contended: &Arc<Contended>,
+        entropy: &Entropy,
+    ) -> Self {
+        let silence = node_timeout.clamp(*SILENCE.start(), *SILENCE.end());
+        let (contended, entropy) = (Arc::clone(contended), entropy.clone());
+        Self { max_in_flight, silence, contended, entropy }
     }
 }
 
@@ -126,11 +138,10 @@ impl Lane {
     /// Starts the lane of `node`. The task ends by itself; see [`Lane`].
     pub(crate) fn start<N: Node>(
         node: Arc<N>,
-        bounds: Bounds,
+        common: &Common,
         board: &Arc<Board>,
         place: usize,
         spawner: &Spawner,
-        entropy: &Entropy,
     ) -> (Self, JoinHandle<()>) {
         let (requests, queue) = mpsc::unbounded_channel();
         let (show, shown) = watch::channel(Shown::new());
@@ -138,13 +149,12 @@ impl Lane {
         let view = View {
             name: node.name().clone(),
             in_flight: Arc::new(AtomicUsize::new(0)),
-            max_in_flight: bounds.max_in_flight,
+            max_in_flight: common.max_in_flight,
             owed: Arc::clone(&owed),
             shown,
         };
         let candidacy = candidacy::Candidacy::new(Arc::clone(board), place);
-        let worker =
-            worker::Worker::new(node, queue, bounds, show, owed, candidacy, entropy.clone());
+        let worker = worker::Worker::new(node, queue, common.clone(), show, owed, candidacy);
         let task = spawner.spawn(worker.run());
         (Self { requests, view }, task)
     }

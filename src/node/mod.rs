@@ -235,17 +235,16 @@ pub trait Node: sealed::Sealed + Send + Sync + 'static {
 
 /// A connection to one master that hears of releases: of those that it was there for, and no others.
 pub trait Listener: sealed::Sealed + Send + 'static {
-    /// Listens on this seat for releases of these keys as well, from the end of the future on, and no more
-    /// for those. Who drops the future does not know which it hears of.
+    /// Listens for releases where it is told to, from the end of the future on; who moves from one seat to
+    /// another hears all the time, on one of them or on both. One call at a time; who drops its future does not
+    /// know what it hears.
     ///
     /// # Errors
     ///
     /// [`NodeFailure`]: this listener is of no more use.
-    fn listen_for(
+    fn move_to(
         &self,
-        seat: Seat,
-        also: Vec<Key>,
-        no_more: Vec<Key>,
+        moves: Vec<Move>,
     ) -> impl Future<Output = Result<(), NodeFailure>> + Send + 'static;
 
     /// Waits for the next release. Cancel safe.
@@ -254,6 +253,17 @@ pub trait Listener: sealed::Sealed + Send + 'static {
     ///
     /// [`NodeFailure`]: the connection has ended.
     fn heard(&mut self) -> impl Future<Output = Result<Heard, NodeFailure>> + Send;
+}
+
+/// From which seat to which somebody moves who listens for releases of a key; `None` is nowhere.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Move {
+    /// What is listened for.
+    pub key: Key,
+    /// Where it was.
+    pub from: Option<Seat>,
+    /// Where it is to be.
+    pub to: Option<Seat>,
 }
 
 /// A release, as those hear of it who wait and are next.

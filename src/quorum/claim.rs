@@ -38,7 +38,7 @@ pub(crate) struct Claim {
 impl Claim {
     /// A claim on `key` with an owner id of its own, of which no node knows yet.
     pub(super) fn new(quorum: &Arc<Quorum>, key: Key, fence: Option<Fence>, terms: Terms) -> Self {
-        let owner = OwnerId::from_entropy(&quorum.entropy, quorum.seat);
+        let owner = OwnerId::from_entropy(&quorum.entropy, quorum.seat.get());
         let not_asked = vec![NodeOutcome::Failed(NodeFailure::NotAsked); quorum.lanes.len()];
         Self {
             quorum: Arc::clone(quorum),
@@ -159,9 +159,7 @@ impl Claim {
                     Some(seat) => Called::Known(seat),
                     None => Called::Next,
                 };
-                let contended = Arc::clone(&self.quorum.contended);
-                let release = Release { key, owner, calls, contended, timeout };
-                lane.release(release, Some(reply_to));
+                lane.release(Release { key, owner, calls, timeout }, Some(reply_to));
             }
         })
     }

@@ -17,7 +17,7 @@ use crate::{
     entropy::Entropy,
     error::{NodeOutcome, NodeReport, NodeReports},
     lane::Lane,
-    owner_id::Seat,
+    own_seat::OwnSeat,
     successors::Successors,
 };
 
@@ -28,9 +28,9 @@ pub(crate) struct Quorum {
     pub(crate) clock: Clock,
     pub(crate) entropy: Entropy,
     /// Where this process waits.
-    pub(crate) seat: Seat,
+    pub(crate) seat: Arc<OwnSeat>,
     pub(crate) successors: Arc<Successors>,
-    /// For which locks somebody of this process had to wait.
+    /// Which locks others want as well.
     pub(crate) contended: Arc<Contended>,
 }
 

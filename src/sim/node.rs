@@ -12,13 +12,9 @@ use super::{
     wire::{Asked, Request},
     world::World,
 };
-use crate::{
-    node::{
-        Ballot, Facts, FleetKeys, Heard, Link, LinkId, Listener, Marker, Node, NodeFailure,
-        NodeName, Operation, Outcome, SendAs, sealed::Sealed,
-    },
-    owner_id::Seat,
-    resource::Key,
+use crate::node::{
+    Ballot, Facts, FleetKeys, Heard, Link, LinkId, Listener, Marker, Move, Node, NodeFailure,
+    NodeName, Operation, Outcome, SendAs, sealed::Sealed,
 };
 
 /// A simulated master, from the side of one client.
@@ -177,24 +173,16 @@ pub struct SimListener {
 impl Sealed for SimListener {}
 
 impl Listener for SimListener {
-    fn listen_for(
+    fn move_to(
         &self,
-        seat: Seat,
-        also: Vec<Key>,
-        no_more: Vec<Key>,
+        moves: Vec<Move>,
     ) -> impl Future<Output = Result<(), NodeFailure>> + Send + 'static {
         let (world, connection, limit) = (self.open.world.clone(), self.open.id, self.limit);
         async move {
             // All of them are on the way before the first answer comes.
-            let watch = |key, watch| {
-                answer_to(
-                    world.ask(connection, Request::Watch { key, seat, watch }, Asked::Call),
-                    limit,
-                )
-            };
-            let no_more = no_more.into_iter().map(|key| watch(key, false));
-            let asked: Vec<_> =
-                no_more.chain(also.into_iter().map(|key| watch(key, true))).collect();
+            let ask =
+                |one| answer_to(world.ask(connection, Request::Move(one), Asked::Call), limit);
+            let asked: Vec<_> = moves.into_iter().map(ask).collect();
             try_join_all(asked).await.map(drop)
         }
     }

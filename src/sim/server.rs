@@ -8,8 +8,8 @@ use super::{
 };
 use crate::{
     node::{
-        self, Answer, Ballot, Called, Facts, FleetKeys, Heard, LinkId, NodeFailure, Operation,
-        Outcome, SendAs,
+        self, Answer, Ballot, Called, Facts, FleetKeys, Heard, LinkId, Move, NodeFailure,
+        Operation, Outcome, SendAs,
     },
     owner_id::{OwnerId, Seat},
     resource::Key,
@@ -100,13 +100,12 @@ impl State {
                 let written = server.master.mark(&keys, seen.as_deref(), &marker, is_same, now);
                 self.reply(id, number, Reply::Marked(written));
             }
-            Request::Watch { key, seat, watch } => {
+            Request::Move(Move { key, to, .. }) => {
                 connection_mut(&mut self.connections, id, |connection| {
-                    if watch {
-                        connection.watches.insert(key, seat);
-                    } else {
-                        connection.watches.remove(&key);
-                    }
+                    match to {
+                        Some(seat) => connection.watches.insert(key, seat),
+                        None => connection.watches.remove(&key),
+                    };
                 });
                 self.reply(id, number, Reply::Answer(Ok(Answer::Done)));
             }

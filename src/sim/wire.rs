@@ -12,7 +12,8 @@ use tokio::{
 
 use crate::{
     node::{
-        Ballot, Facts, FleetKeys, Heard, LinkId, Marker, NodeFailure, Operation, Outcome, SendAs,
+        Ballot, Facts, FleetKeys, Heard, LinkId, Marker, Move, NodeFailure, Operation, Outcome,
+        SendAs,
     },
     owner_id::Seat,
     resource::Key,
@@ -26,7 +27,7 @@ pub(super) enum Request {
     Together { operations: Vec<Operation>, ballot: Arc<Ballot> },
     Look { keys: FleetKeys },
     Mark { keys: FleetKeys, seen: Option<String>, marker: Marker },
-    Watch { key: Key, seat: Seat, watch: bool },
+    Move(Move),
     Close,
 }
 

@@ -6,6 +6,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
+    ops::Bound,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -24,7 +25,8 @@ use crate::{
     backoff::Backoff,
     clock::due_after,
     entropy::Entropy,
-    node::{Heard, Listener, Node, NodeFailure},
+    node::{Heard, Listener, Move, Node, NodeFailure},
+    own_seat::OwnSeat,
     owner_id::{OwnerId, Seat},
     resource::Key,
     successors::Successors,
@@ -34,8 +36,9 @@ use crate::{
 /// How long a key is still listened for after the last waiter has gone: there may soon be another. Not
 /// for longer, and not after a call that nobody followed: it was meant for somebody who waits.
 const LINGER: Duration = Duration::from_millis(100);
-/// For how many keys a node is asked in one round trip, so that none of them waits long for the others.
-const AT_ONCE: usize = 128;
+/// For how many keys a node is asked at once. With names of usual length it is about what a new connection
+/// carries in one round trip.
+const AT_ONCE: usize = 64;
 const RECONNECT: Backoff =
     Backoff { first: Duration::from_millis(50), cap: Duration::from_secs(1) };
 
@@ -54,6 +57,8 @@ pub(super) enum Ring {
 enum Wish {
     Watch(Key),
     Unwatch(Key),
+    /// To the seat that the process has now.
+    Move,
 }
 
 /// The ears of one `Redlock`, one per node.
@@ -62,7 +67,7 @@ pub(crate) struct Ears(Arc<Hub>);
 
 #[derive(Debug)]
 struct Hub {
-    seat: Seat,
+    seat: Arc<OwnSeat>,
     successors: Arc<Successors>,
     /// The latest waiter of each key, with the number of its watch.
     waiting: Mutex<BTreeMap<Key, (u64, mpsc::UnboundedSender<Ring>)>>,
@@ -81,7 +86,7 @@ pub(super) struct Watch {
 }
 
 impl Ears {
-    pub(crate) fn new(seat: Seat, successors: Arc<Successors>) -> Self {
+    pub(crate) fn new(seat: Arc<OwnSeat>, successors: Arc<Successors>) -> Self {
         Self(Arc::new(Hub {
             seat,
             successors,
@@ -113,8 +118,9 @@ impl Ears {
             entropy: entropy.clone(),
             wanted: BTreeMap::new(),
             lingering: VecDeque::new(),
-            subscribed: BTreeSet::new(),
+            subscribed: BTreeMap::new(),
             changed: BTreeSet::new(),
+            turn: None,
         };
         spawner.spawn(ear.run())
     }
@@ -145,6 +151,15 @@ impl Ears {
 impl Drop for Ears {
     fn drop(&mut self) {
         self.close();
+    }
+}
+
+impl Watch {
+    /// Somebody else sits on the seat of this process: maybe it takes another one.
+    pub(super) fn leave_seat(&self, entropy: &Entropy) {
+        if self.hub.seat.leave(entropy) {
+            self.hub.tell(&|| Wish::Move);
+        }
     }
 }
 
@@ -196,10 +211,12 @@ struct Ear<N: Node> {
     wanted: BTreeMap<Key, Wanted>,
     /// What is wanted without a watch, the soonest end first; and what was a moment ago.
     lingering: VecDeque<(Instant, Key)>,
-    /// What is listened for.
-    subscribed: BTreeSet<Key>,
-    /// In all other keys these two agree.
+    /// What is listened for, and on which seat.
+    subscribed: BTreeMap<Key, Seat>,
+    /// For all other keys that is as wanted, or will be by what the node is being asked for.
     changed: BTreeSet<Key>,
+    /// Which of them was the last in turn.
+    turn: Option<Key>,
 }
 
 /// The ears have been closed.
@@ -245,7 +262,7 @@ impl<N: Node> Ear<N> {
                 let wanted = self.wanted.entry(key.clone()).or_default();
                 wanted.watches = wanted.watches.saturating_add(1);
                 wanted.until = None;
-                if self.subscribed.contains(&key) {
+                if self.subscribed.contains_key(&key) {
                     self.hub.ring(&key, Ring::Listening { node: self.place });
                 } else {
                     self.changed.insert(key);
@@ -261,6 +278,7 @@ impl<N: Node> Ear<N> {
                     }
                 }
             }
+            Some(Wish::Move) => self.changed.extend(self.subscribed.keys().cloned()),
         }
         Ok(())
     }
@@ -283,6 +301,8 @@ impl<N: Node> Ear<N> {
 
     async fn listen_while_wanted(&mut self) -> Result<Result<(), NodeFailure>, Closed> {
         self.purge();
+        // With the connection it begins anew. A node that is down for long does not pile them up.
+        self.changed.clear();
         while self.wanted.is_empty() {
             let wish = self.wishes.recv().await;
             self.note(wish)?;
@@ -294,7 +314,7 @@ impl<N: Node> Ear<N> {
         };
         self.changed = self.wanted.keys().cloned().collect();
         let ended = self.listen(&mut listener).await;
-        for key in std::mem::take(&mut self.subscribed) {
+        for key in std::mem::take(&mut self.subscribed).into_keys() {
             self.hub.ring(&key, Ring::Deaf { node: self.place });
         }
         ended
@@ -310,20 +330,18 @@ impl<N: Node> Ear<N> {
         tokio::pin!(asking);
         loop {
             let next = self.purge();
-            if asking.is_terminated() {
-                match self.changes() {
-                    Some((also, no_more)) => {
-                        let asked = listener.listen_for(self.hub.seat, also.clone(), no_more);
-                        asking.set(asked.map(|done| done.map(|()| also)).fuse());
-                    }
-                    None if self.wanted.is_empty() => return Ok(Ok(())),
-                    None => {}
-                }
+            if self.wanted.is_empty() {
+                return Ok(Ok(()));
+            }
+            let moves = if asking.is_terminated() { self.moves() } else { Vec::new() };
+            if !moves.is_empty() {
+                let asked = listener.move_to(moves.clone());
+                asking.set(asked.map(|done| done.map(|()| moves)).fuse());
             }
             let done = tokio::select! {
                 biased;
                 heard = listener.heard() => heard.map(|heard| self.ring(&heard)),
-                also = &mut asking => also.map(|also| self.hears(also)),
+                moves = &mut asking => moves.map(|moves| self.moved(moves)),
                 wish = self.wishes.recv() => Ok(self.note(wish)?),
                 () = unwanted_at(next) => Ok(()),
             };
@@ -333,27 +351,46 @@ impl<N: Node> Ear<N> {
         }
     }
 
-    /// What the node is to be asked for: to listen for these as well, and no more for those.
-    fn changes(&mut self) -> Option<(Vec<Key>, Vec<Key>)> {
-        let (mut also, mut no_more) = (Vec::new(), Vec::new());
-        while also.len().max(no_more.len()) < AT_ONCE {
-            let Some(key) = self.changed.pop_first() else { break };
-            match (self.wanted.contains_key(&key), self.subscribed.contains(&key)) {
-                (true, false) => also.push(key),
-                (false, true) => {
-                    self.subscribed.remove(&key);
-                    no_more.push(key);
-                }
-                (true, true) | (false, false) => {}
-            }
-        }
-        (!also.is_empty() || !no_more.is_empty()).then_some((also, no_more))
+    /// Each in turn, so that none waits for ever for those before it in the alphabet.
+    fn next_changed(&mut self) -> Option<Key> {
+        let behind = self.turn.as_ref().map_or(Bound::Unbounded, Bound::Excluded);
+        let next = self.changed.range((behind, Bound::Unbounded)).next();
+        let key = next.or_else(|| self.changed.first())?.clone();
+        self.changed.remove(&key);
+        self.turn = Some(key.clone());
+        Some(key)
     }
 
-    fn hears(&mut self, also: Vec<Key>) {
-        for key in also {
-            self.hub.ring(&key, Ring::Listening { node: self.place });
-            self.subscribed.insert(key);
+    /// What the node is to be asked for.
+    fn moves(&mut self) -> Vec<Move> {
+        let seat = self.hub.seat.get();
+        let mut moves = Vec::new();
+        while moves.len() < AT_ONCE {
+            let Some(key) = self.next_changed() else { break };
+            let from = self.subscribed.get(&key).copied();
+            let to = self.wanted.contains_key(&key).then_some(seat);
+            if to.is_none() {
+                self.subscribed.remove(&key);
+            }
+            if from != to {
+                moves.push(Move { key, from, to });
+            }
+        }
+        moves
+    }
+
+    fn moved(&mut self, moves: Vec<Move>) {
+        let seat = self.hub.seat.get();
+        for Move { key, from, to } in moves {
+            let Some(to) = to else { continue };
+            if from.is_none() {
+                self.hub.ring(&key, Ring::Listening { node: self.place });
+            }
+            if to != seat {
+                // It has changed again meanwhile.
+                self.changed.insert(key.clone());
+            }
+            self.subscribed.insert(key, to);
         }
     }
 

@@ -31,7 +31,8 @@ use crate::{
     clock::due_after,
     error::{NodeOutcome, NodeReports},
     node::{Answer, Operation},
-    owner_id::{OwnerId, Seat},
+    own_seat::OwnSeat,
+    owner_id::OwnerId,
     quorum::{Quorum, acquire::Order, round::Round},
     resource::Key,
     successors::Successors,
@@ -114,7 +115,7 @@ enum Glance {
 }
 
 impl Queues {
-    pub(crate) fn new(seat: Seat, successors: Arc<Successors>) -> Self {
+    pub(crate) fn new(seat: Arc<OwnSeat>, successors: Arc<Successors>) -> Self {
         let ears = Ears::new(seat, successors);
         Self { by_key: Mutex::default(), ears }
     }
@@ -177,11 +178,16 @@ impl Head {
                 // Where one process alone is called it may ask all at once.
                 let is_alone = sharing <= 1;
                 // By a release of its own, if nobody else waited for that.
-                if !(is_alone && owner.seat() == quorum.seat) {
+                if !(is_alone && owner.seat() == quorum.seat.get()) {
                     quorum.contended.note(key);
                 }
-                let first = Order::First(quorum.first_voting());
-                return Some(if is_alone { Order::All } else { first });
+                if is_alone {
+                    return Some(Order::All);
+                }
+                if let Some(watch) = &self.watch {
+                    watch.leave_seat(&quorum.entropy);
+                }
+                return Some(Order::First(quorum.first_voting()));
             }
             Ring::Free { .. } => {}
         }
@@ -238,7 +244,7 @@ impl Head {
     async fn glance(&self, quorum: &Quorum, key: &Key, place: usize, end: Instant) -> Glance {
         let limit = end.saturating_duration_since(Instant::now()).min(ASK_AT_MOST);
         // To extend what it does not have changes nothing, and tells who has it.
-        let owner = OwnerId::from_entropy(&quorum.entropy, quorum.seat);
+        let owner = OwnerId::from_entropy(&quorum.entropy, quorum.seat.get());
         let whose = Operation::Extend { key: key.clone(), owner, ttl_ms: 1 };
         match Round::ask_one(quorum, place, whose, limit).await {
             NodeOutcome::Answered(Answer::Taken { remaining }) => Glance::Held { remaining },

@@ -249,7 +249,7 @@ impl Suite {
                 vec!["no_schedule_breaks_a_promise", "what_was_mended", "conformance"]
             }
             Self::Scenarios => {
-                vec!["holding::", "waiting::", "behaviours::", "assumptions::", "nodes::"]
+                vec!["holding::", "waiting::", "behaviours::", "assumptions::", "nodes::", "far::"]
             }
             // Without the search through the model, which takes longer than a mutant may.
             Self::Units => vec!["--skip", "fence::model"],

@@ -206,6 +206,15 @@ async fn ten_processes_take_turns() {
     assert!(early * 100 <= got_in.len(), "{early} of {} were early", got_in.len());
 }
 
+// Among so many, some begin on the same seat, and each of those gets the lock half as often as the others.
+#[tokio::test(start_paused = true)]
+async fn nobody_shares_a_seat_for_long() {
+    let got_in = contend(60).await;
+    let late = &got_in[got_in.len() / 2..];
+    let least = (0..60).map(|number| late.iter().filter(|one| **one == number).count()).min();
+    assert!(least.unwrap() * 60 * 10 >= late.len() * 8, "{least:?} of {} by 60", late.len());
+}
+
 // Those who come let each other go first, but not for long when nobody has the lock.
 #[tokio::test(start_paused = true)]
 async fn who_comes_together_to_a_lock_that_was_contended_gets_it_soon() {

@@ -63,7 +63,7 @@ impl<N: Node> Worker<N> {
     pub(super) fn not_connected(&mut self, cause: NodeFailure) {
         self.candidacy.disconnected();
         self.failures = self.failures.saturating_add(1);
-        let delay = RECONNECT.random_delay(self.failures, &self.entropy);
+        let delay = RECONNECT.random_delay(self.failures, &self.common.entropy);
         self.connection = Connection::attempt(&self.node, self.stale.clone(), delay, cause);
         self.show_state();
     }

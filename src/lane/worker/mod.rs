@@ -14,7 +14,7 @@ use tokio::{
 };
 
 use super::{
-    Bounds, NodeState, Request,
+    Common, NodeState, Request,
     calls::{Call, CallEnd, Calls, Limits, Vote},
     candidacy::{Candidacy, Standing, Step},
     connection::{Change, Connection},
@@ -25,7 +25,6 @@ use crate::{
     alarm::Alarm,
     backoff::Backoff,
     clock::due_after,
-    entropy::Entropy,
     node::{Answer, Link, LinkId, Node, NodeFailure, Operation, Outcome, SendAs},
     owner_id::OwnerId,
 };
@@ -72,7 +71,7 @@ pub(super) struct Worker<N: Node> {
     node: Arc<N>,
     queue: mpsc::UnboundedReceiver<Request>,
     queue_open: bool,
-    bounds: Bounds,
+    common: Common,
     show: watch::Sender<Shown>,
     ledger: Ledger,
     connection: Connection<N::Link>,
@@ -88,18 +87,16 @@ pub(super) struct Worker<N: Node> {
     alarm: Alarm,
     warned_of_replicas: bool,
     ending: Option<Ending>,
-    entropy: Entropy,
 }
 
 impl<N: Node> Worker<N> {
     pub(super) fn new(
         node: Arc<N>,
         queue: mpsc::UnboundedReceiver<Request>,
-        bounds: Bounds,
+        common: Common,
         show: watch::Sender<Shown>,
         owed: Arc<AtomicUsize>,
         candidacy: Candidacy,
-        entropy: Entropy,
     ) -> Self {
         let cause = NodeFailure::Unreachable { cause: "not connected yet".to_owned() };
         Self {
@@ -107,7 +104,7 @@ impl<N: Node> Worker<N> {
             node,
             queue,
             queue_open: true,
-            bounds,
+            common,
             show,
             ledger: Ledger::new(owed),
             stale: Vec::new(),
@@ -119,7 +116,6 @@ impl<N: Node> Worker<N> {
             alarm: Alarm::default(),
             warned_of_replicas: false,
             ending: None,
-            entropy,
         }
     }
 
@@ -282,7 +278,7 @@ impl<N: Node> Worker<N> {
 
     /// Sends the releases that are due, as far as the connection and the bound allow.
     fn send_releases(&mut self) {
-        while self.connection.why_not().is_none() && self.calls.len() < self.bounds.max_in_flight {
+        while self.connection.why_not().is_none() && self.calls.len() < self.common.max_in_flight {
             let Some(owner) = self.ledger.next() else { break };
             self.send(Call::Release { owner, sent_as: SendAs::Digest });
         }
@@ -300,7 +296,7 @@ impl<N: Node> Worker<N> {
             }
             Call::Release { owner, .. } => {
                 let Some(release) = self.ledger.get(*owner) else { return };
-                let strange_after = Some(release.timeout.max(self.bounds.silence));
+                let strange_after = Some(release.timeout.max(self.common.silence));
                 let (key, owner, calls) = (release.key.clone(), release.owner, release.calls);
                 (
                     Operation::Release { key, owner, calls },
@@ -309,7 +305,7 @@ impl<N: Node> Worker<N> {
             }
             Call::Probe => {
                 let ping = Operation::Ping { nonce: self.calls.nonce() };
-                (ping, Limits { until: patience(), strange_after: Some(self.bounds.silence) })
+                (ping, Limits { until: patience(), strange_after: Some(self.common.silence) })
             }
         };
         self.calls.send(call, operation, limits);
@@ -372,7 +368,7 @@ impl<N: Node> Worker<N> {
             outcome => {
                 if let (Ok(Answer::PassedOn), Some(release)) = (&outcome, self.ledger.get(owner)) {
                     // Whoever comes back is not to be faster than the one who was called.
-                    release.contended.note(&release.key);
+                    self.common.contended.note(&release.key);
                 }
                 self.ledger.settle(owner, outcome);
             }

@@ -68,7 +68,7 @@ impl<N: Node> Worker<N> {
         if let Err(NodeFailure::Timeout { after }) = &mut outcome {
             // What was asked for, not what was left of it at the last sending.
             *after = vote.timeout;
-            if vote.timeout >= self.bounds.silence {
+            if vote.timeout >= self.common.silence {
                 self.suspect();
             } else {
                 self.probe_quietly();

@@ -19,7 +19,7 @@ use super::{
     send,
 };
 use crate::{
-    node::{Heard, Listener, NodeFailure, sealed::Sealed},
+    node::{Heard, Listener, Move, NodeFailure, sealed::Sealed},
     owner_id::{OwnerId, Seat},
     resource::Key,
 };
@@ -95,23 +95,29 @@ fn read(channel: &str, text: &str) -> Option<Heard> {
 impl Sealed for RedisListener {}
 
 impl Listener for RedisListener {
-    fn listen_for(
+    fn move_to(
         &self,
-        seat: Seat,
-        also: Vec<Key>,
-        no_more: Vec<Key>,
+        moves: Vec<Move>,
     ) -> impl Future<Output = Result<(), NodeFailure>> + Send + 'static {
         let (client, limit) = (self.client.clone(), self.limit);
         let asked = async move {
-            for key in &no_more {
-                client.unsubscribe(channels(key, seat)).await?;
+            let of =
+                |key: &Key, seat: &Option<Seat>| seat.map_or_else(Vec::new, |at| channels(key, at));
+            let (mut joins, mut leaves) = (Vec::new(), Vec::new());
+            for Move { key, from, to } in &moves {
+                let (before, after) = (of(key, from), of(key, to));
+                leaves.extend(before.iter().filter(|channel| !after.contains(channel)).cloned());
+                joins.extend(after.into_iter().filter(|channel| !before.contains(channel)));
             }
-            // A command for each: of those that the server forbids the others know nothing.
-            for key in &also {
-                client.subscribe(channels(key, seat)).await?;
+            // In this order there is no gap. And none of them is empty, which would mean all.
+            if !joins.is_empty() {
+                client.subscribe(joins).await?;
+            }
+            if !leaves.is_empty() {
+                client.unsubscribe(leaves).await?;
             }
             match confirm(&client, limit).await? {
-                Subscribed::ToNothing if !also.is_empty() => {
+                Subscribed::ToNothing if moves.iter().any(|one| one.to.is_some()) => {
                     Err(Error::new(ErrorKind::Auth, "the server refuses the subscription"))
                 }
                 Subscribed::ToNothing | Subscribed::AsAsked => Ok(()),

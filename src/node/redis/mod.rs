@@ -45,6 +45,10 @@ use super::{
     Outcome, SendAs, script::Script, sealed::Sealed,
 };
 
+/// With so many announcements a listener may be behind: those of locks that are released together come
+/// together. What is beyond is lost, and costs those who wait some time.
+const ANNOUNCEMENTS: usize = 512;
+
 /// A Redis or Valkey server that stands alone. `Debug` does not show its credentials.
 pub struct RedisNode {
     name: NodeName,
@@ -80,7 +84,7 @@ impl RedisNode {
     }
 
     /// The parts of the configuration that the protocol depends on are set here, whatever it says.
-    fn client(&self) -> Client {
+    fn client(&self, announcements: usize) -> Client {
         let config = Config { fail_fast: true, ..self.config.clone() };
         let connection = ConnectionConfig {
             connection_timeout: self.connect_timeout,
@@ -91,13 +95,14 @@ impl RedisNode {
         };
         let performance = PerformanceConfig {
             default_command_timeout: self.connect_timeout,
+            broadcast_channel_capacity: announcements,
             ..PerformanceConfig::default()
         };
         Client::new(config, Some(performance), Some(connection), None)
     }
 
-    async fn open(&self) -> Result<(Client, Task), NodeFailure> {
-        let client = self.client();
+    async fn open(&self, announcements: usize) -> Result<(Client, Task), NodeFailure> {
+        let client = self.client(announcements);
         let mut task = AbortOnDropHandle::new(client.connect());
         while !client.is_connected() {
             tokio::select! {
@@ -115,7 +120,7 @@ impl RedisNode {
     }
 
     async fn connect_and_set_up(&self, stale: &[LinkId]) -> Result<RedisLink, NodeFailure> {
-        let (client, mut task) = self.open().await?;
+        let (client, mut task) = self.open(1).await?;
         let setup = Setup { client: &client, timeout: self.connect_timeout };
         let (id, digests) = tokio::select! {
             biased;
@@ -154,7 +159,7 @@ impl Node for RedisNode {
     }
 
     async fn listen(&self) -> Result<RedisListener, NodeFailure> {
-        let (client, task) = tokio::time::timeout(self.connect_timeout, self.open())
+        let (client, task) = tokio::time::timeout(self.connect_timeout, self.open(ANNOUNCEMENTS))
             .await
             .unwrap_or_else(|_| Err(unreachable("no answer to the connection attempt")))?;
         Ok(RedisListener::new(client, task, self.connect_timeout))

@@ -2,7 +2,7 @@
 
 use quorumlock::{
     Key, OwnerId, Seat,
-    node::{Answer, Called, Heard, Link, Listener, Node, Operation},
+    node::{Answer, Called, Heard, Link, Listener, Move, Node, Operation},
 };
 
 use super::{
@@ -19,16 +19,20 @@ async fn listen<W: World>(world: &W) -> ListenerOf<W> {
 
 async fn listen_on<W: World>(world: &W, seat: Seat) -> ListenerOf<W> {
     let listener = world.node().listen().await.expect("a connection");
-    listener.listen_for(seat, vec![Key::new(KEY)], vec![]).await.expect("watched");
+    listener.move_to(vec![to(KEY, None, Some(seat))]).await.expect("watched");
     listener
 }
 
+fn to(key: &str, from: Option<Seat>, to: Option<Seat>) -> Move {
+    Move { key: Key::new(key), from, to }
+}
+
 async fn watch(listener: &impl Listener, key: &str) {
-    listener.listen_for(SEAT, vec![Key::new(key)], vec![]).await.expect("watched");
+    listener.move_to(vec![to(key, None, Some(SEAT))]).await.expect("watched");
 }
 
 async fn unwatch(listener: &impl Listener, key: &str) {
-    listener.listen_for(SEAT, vec![], vec![Key::new(key)]).await.expect("unwatched");
+    listener.move_to(vec![to(key, Some(SEAT), None)]).await.expect("unwatched");
 }
 
 async fn hears(listener: &mut impl Listener) -> Heard {
@@ -78,8 +82,8 @@ pub async fn a_node_says_whether_others_wait(world: &impl World) {
     assert!(others(0).await && !others(1).await);
     let _second = listen_on(world, Seat::new(900)).await;
     let of_another_key = listen_on(world, SEAT).await;
-    let change = of_another_key.listen_for(SEAT, vec![Key::new("lock:b")], vec![Key::new(KEY)]);
-    change.await.expect("changed");
+    let moves = vec![to("lock:b", None, Some(SEAT)), to(KEY, Some(SEAT), None)];
+    of_another_key.move_to(moves).await.expect("moved");
     assert!(others(1).await && !others(2).await);
     unwatch(&first, KEY).await;
     assert!(others(0).await && !others(1).await);
@@ -248,22 +252,66 @@ pub async fn a_listener_hears_of_every_key_that_it_watches(world: &impl World) {
 
 pub async fn a_listener_changes_many_keys_at_once(world: &impl World) {
     let (link, mut listener) = (connect(world).await, listen(world).await);
-    let many = |from| (from..from + 150).map(|n| Key::new(&format!("lock:many-{n}"))).collect();
-    listener.listen_for(SEAT, many(0), vec![Key::new(KEY)]).await.expect("watched");
-    listener.listen_for(SEAT, many(150), many(0)).await.expect("changed");
-    for key in [KEY, "lock:many-0", "lock:many-149", "lock:many-150", "lock:many-299"] {
+    let other = Seat::new(900);
+    let many = |numbers: std::ops::Range<u32>, from, at| -> Vec<Move> {
+        numbers.map(|number| to(&format!("lock:many-{number}"), from, at)).collect()
+    };
+    let mut moves = many(0..150, None, Some(SEAT));
+    moves.push(to(KEY, Some(SEAT), None));
+    listener.move_to(moves).await.expect("moved");
+    let mut moves = many(0..50, Some(SEAT), None);
+    moves.extend(many(50..100, Some(SEAT), Some(other)));
+    moves.extend(many(150..200, None, Some(SEAT)));
+    listener.move_to(moves).await.expect("moved");
+    let heard = [50, 99, 100, 149, 150, 199].map(|number| format!("lock:many-{number}"));
+    for key in ["lock:many-0", "lock:many-49", KEY].into_iter().chain(heard.iter().map(|k| &**k)) {
         come_and_go(&link, key).await;
     }
-    for key in ["lock:many-150", "lock:many-299"] {
+    for key in &heard {
         assert_eq!(hears(&mut listener).await.key, Key::new(key));
     }
     hears_nothing(&mut listener).await;
 }
 
+pub async fn a_listener_that_moves_is_called_on_its_new_seat_alone(world: &impl World) {
+    let link = connect(world).await;
+    for seat in [8, 17, 107, 506] {
+        let (mut moves, mut stays) = (listen(world).await, listen(world).await);
+        moves.move_to(vec![to(KEY, Some(SEAT), Some(Seat::new(seat)))]).await.expect("moved");
+        let around = [(Seat::new(0), &mut stays), (SEAT, &mut moves)];
+        for (behind, called) in around {
+            come_and_go_from(&link, KEY, behind, Called::Next).await;
+            let heard = hears(called).await;
+            assert_eq!((heard.rank, heard.sharing), (0, 1), "{seat}");
+        }
+        hears_nothing(&mut moves).await;
+        hears_nothing(&mut stays).await;
+        drop((moves, stays));
+        eventually("the listeners' end", || world.clients().len() == 1).await;
+    }
+}
+
+pub async fn a_listener_hears_of_all_that_are_released_together(world: &impl World) {
+    let (link, mut listener) = (connect(world).await, listen(world).await);
+    let owner = OwnerId::random();
+    let keys: Vec<Key> = (0..64).map(|number| Key::new(&format!("lock:many-{number}"))).collect();
+    let moves = |key: &Key| Move { key: key.clone(), from: None, to: Some(SEAT) };
+    listener.move_to(keys.iter().map(moves).collect()).await.expect("moved");
+    let acquire = |key: &Key| Operation::Acquire { key: key.clone(), owner, ttl_ms: ms(LONG) };
+    let calls = Called::Next;
+    let release = |key: &Key| Operation::Release { key: key.clone(), owner, calls };
+    for all in [keys.iter().map(acquire).collect(), keys.iter().map(release).collect()] {
+        link.call_together(all, &link.ballot(), SOON).await.expect("an answer");
+    }
+    for key in keys {
+        assert_eq!(hears(&mut listener).await.key, key);
+    }
+}
+
 pub async fn watching_at_a_frozen_server_fails_in_time(world: &impl World) {
     let listener = listen(world).await;
     world.freeze();
-    let asked = listener.listen_for(SEAT, vec![Key::new("lock:b")], vec![]);
+    let asked = listener.move_to(vec![to("lock:b", None, Some(SEAT))]);
     let watched = tokio::time::timeout(SOON, asked).await;
     let watched = watched.expect("bounded by the listener itself");
     assert!(watched.is_err(), "nobody can have said so");

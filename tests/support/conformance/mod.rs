@@ -133,6 +133,8 @@ macro_rules! conformance_tests {
             a_listener_hears_nothing_more_after_unwatching
             a_listener_hears_of_every_key_that_it_watches
             a_listener_changes_many_keys_at_once
+            a_listener_that_moves_is_called_on_its_new_seat_alone
+            a_listener_hears_of_all_that_are_released_together
             watching_at_a_frozen_server_fails_in_time
             a_listener_whose_connection_was_killed_ends
             a_listener_at_a_crashed_server_ends

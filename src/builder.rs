@@ -302,7 +302,7 @@ impl RedlockBuilder {
     #[cfg_attr(not(feature = "sim"), expect(unused_mut, reason = "the simulation takes a part"))]
     pub async fn connect(mut self) -> Result<Redlock, ConnectError> {
         let runtime = Handle::try_current().map_err(|_| ConnectError::NoRuntime)?;
-        let node_timeout = self.usual_node_timeout()?;
+        let node_timeout = self.check_options()?;
         #[cfg(feature = "sim")]
         if let Some(client) = self.sim.take() {
             let nodes = client.nodes(self.connect_timeout);
@@ -364,7 +364,7 @@ impl RedlockBuilder {
         }
     }
 
-    fn usual_node_timeout(&self) -> Result<Duration, OptionsError> {
+    fn check_options(&self) -> Result<Duration, OptionsError> {
         let terms = self.defaults.terms(LockOptions::new())?;
         if self.connect_timeout.is_zero() {
             return Err(OptionsError::Zero { name: "connect_timeout" });

@@ -276,7 +276,7 @@ pub struct Heard {
     /// How many seats are called before this one: none, or one, which stands in if that one does not
     /// come.
     pub rank: u32,
-    /// How many connections sit on this seat.
+    /// How many connections sit on this seat; 0 if the server does not say.
     pub sharing: u32,
     /// The seat that is called to stand in for this one, if one was looked for and one connection alone sits
     /// there.

@@ -12,9 +12,12 @@ use super::{
     wire::{Asked, Request},
     world::World,
 };
-use crate::node::{
-    Ballot, Facts, FleetKeys, Heard, Link, LinkId, Listener, Marker, Move, Node, NodeFailure,
-    NodeName, Operation, Outcome, SendAs, sealed::Sealed,
+use crate::{
+    node::{
+        Ballot, Facts, FleetKeys, Heard, Link, LinkId, Listener, Marker, Move, Node, NodeFailure,
+        NodeName, Operation, Outcome, SendAs, sealed::Sealed,
+    },
+    resource::Key,
 };
 
 /// A simulated master, from the side of one client.
@@ -179,10 +182,14 @@ impl Listener for SimListener {
     ) -> impl Future<Output = Result<(), NodeFailure>> + Send + 'static {
         let (world, connection, limit) = (self.open.world.clone(), self.open.id, self.limit);
         async move {
-            // All of them are on the way before the first answer comes.
-            let ask =
-                |one| answer_to(world.ask(connection, Request::Move(one), Asked::Call), limit);
-            let asked: Vec<_> = moves.into_iter().map(ask).collect();
+            // All of them are on the way before the first answer comes, and the old seats are left last.
+            let ask = |key: &Key, seat, watch| {
+                let request = Request::Watch { key: key.clone(), seat, watch };
+                answer_to(world.ask(connection, request, Asked::Call), limit)
+            };
+            let joins = moves.iter().filter_map(|one| Some(ask(&one.key, one.to?, true)));
+            let leaves = moves.iter().filter_map(|one| Some(ask(&one.key, one.from?, false)));
+            let asked: Vec<_> = joins.chain(leaves).collect();
             try_join_all(asked).await.map(drop)
         }
     }

@@ -8,8 +8,8 @@ use super::{
 };
 use crate::{
     node::{
-        self, Answer, Ballot, Called, Facts, FleetKeys, Heard, LinkId, Move, NodeFailure,
-        Operation, Outcome, SendAs,
+        self, Answer, Ballot, Called, Facts, FleetKeys, Heard, LinkId, NodeFailure, Operation,
+        Outcome, SendAs,
     },
     owner_id::{OwnerId, Seat},
     resource::Key,
@@ -100,12 +100,14 @@ impl State {
                 let written = server.master.mark(&keys, seen.as_deref(), &marker, is_same, now);
                 self.reply(id, number, Reply::Marked(written));
             }
-            Request::Move(Move { key, to, .. }) => {
+            Request::Watch { key, seat, watch } => {
                 connection_mut(&mut self.connections, id, |connection| {
-                    match to {
-                        Some(seat) => connection.watches.insert(key, seat),
-                        None => connection.watches.remove(&key),
-                    };
+                    let place = (key, seat);
+                    if watch {
+                        connection.watches.insert(place);
+                    } else {
+                        connection.watches.remove(&place);
+                    }
                 });
                 self.reply(id, number, Reply::Answer(Ok(Answer::Done)));
             }
@@ -158,7 +160,7 @@ impl State {
     /// Whether more connections than these wait for releases of the key.
     fn waiters(&self, node: usize, key: &Key, besides: u32) -> Answer {
         let waits =
-            |c: &&Connection| c.node == node && c.open_at_server && c.watches.contains_key(key);
+            |c: &&Connection| c.node == node && c.open_at_server && c.seats(key).next().is_some();
         let waiters = self.connections.values().filter(waits).count();
         if u32::try_from(waiters).is_ok_and(|waiters| waiters <= besides) {
             Answer::Missing
@@ -171,10 +173,10 @@ impl State {
     fn announce(&mut self, node: usize, key: &Key, owner: OwnerId, calls: Called) -> usize {
         let mut sitting: BTreeMap<Seat, Vec<u64>> = BTreeMap::new();
         for (id, connection) in &self.connections {
-            let seat = connection.watches.get(key);
-            let is_there = connection.node == node && connection.open_at_server;
-            if let Some(seat) = seat.filter(|_| is_there) {
-                sitting.entry(*seat).or_default().push(*id);
+            if connection.node == node && connection.open_at_server {
+                for seat in connection.seats(key) {
+                    sitting.entry(seat).or_default().push(*id);
+                }
             }
         }
         let of_known = match calls {

@@ -1,7 +1,7 @@
 //! What goes over the simulated network: messages, and the two ends of a connection.
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeSet, VecDeque},
     sync::Arc,
 };
 
@@ -12,8 +12,7 @@ use tokio::{
 
 use crate::{
     node::{
-        Ballot, Facts, FleetKeys, Heard, LinkId, Marker, Move, NodeFailure, Operation, Outcome,
-        SendAs,
+        Ballot, Facts, FleetKeys, Heard, LinkId, Marker, NodeFailure, Operation, Outcome, SendAs,
     },
     owner_id::Seat,
     resource::Key,
@@ -27,7 +26,7 @@ pub(super) enum Request {
     Together { operations: Vec<Operation>, ballot: Arc<Ballot> },
     Look { keys: FleetKeys },
     Mark { keys: FleetKeys, seen: Option<String>, marker: Marker },
-    Move(Move),
+    Watch { key: Key, seat: Seat, watch: bool },
     Close,
 }
 
@@ -73,10 +72,19 @@ pub(super) struct Connection {
     /// Where announcements go.
     pub(super) hears: Option<mpsc::UnboundedSender<Heard>>,
     /// What it listens for at the server, and on which seat.
-    pub(super) watches: BTreeMap<Key, Seat>,
+    pub(super) watches: BTreeSet<(Key, Seat)>,
     pub(super) open_at_client: bool,
     pub(super) next_number: u64,
     pub(super) last_arrival: [Instant; 2],
+}
+
+impl Connection {
+    /// Where it listens for releases of this key: on one seat, or on two while it moves.
+    pub(super) fn seats(&self, key: &Key) -> impl Iterator<Item = Seat> {
+        let last = Seat::new(Seat::COUNT - 1);
+        let places = (key.clone(), Seat::new(0))..=(key.clone(), last);
+        self.watches.range(places).map(|(_, seat)| *seat)
+    }
 }
 
 /// What a server answers to a question.

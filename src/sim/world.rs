@@ -8,7 +8,7 @@
 //! that is swallowed on the way puts all later ones out of step.
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     fmt::Debug,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
@@ -228,7 +228,7 @@ impl State {
             asked: VecDeque::new(),
             closed: Some(closed),
             hears: None,
-            watches: BTreeMap::new(),
+            watches: BTreeSet::new(),
             open_at_client: true,
             next_number: 0,
             last_arrival: [now, now],

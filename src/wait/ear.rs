@@ -120,6 +120,7 @@ impl Ears {
             lingering: VecDeque::new(),
             subscribed: BTreeMap::new(),
             changed: BTreeSet::new(),
+            to_move: BTreeSet::new(),
             turn: None,
         };
         spawner.spawn(ear.run())
@@ -155,9 +156,9 @@ impl Drop for Ears {
 }
 
 impl Watch {
-    /// Somebody else sits on the seat of this process: maybe it takes another one.
-    pub(super) fn leave_seat(&self, entropy: &Entropy) {
-        if self.hub.seat.leave(entropy) {
+    /// Takes another seat for this process, unless it has just done so.
+    pub(super) fn leave_seat(&self) {
+        if self.hub.seat.leave() {
             self.hub.tell(&|| Wish::Move);
         }
     }
@@ -215,6 +216,8 @@ struct Ear<N: Node> {
     subscribed: BTreeMap<Key, Seat>,
     /// For all other keys that is as wanted, or will be by what the node is being asked for.
     changed: BTreeSet<Key>,
+    /// Those of which no more than the seat has changed.
+    to_move: BTreeSet<Key>,
     /// Which of them was the last in turn.
     turn: Option<Key>,
 }
@@ -278,7 +281,7 @@ impl<N: Node> Ear<N> {
                     }
                 }
             }
-            Some(Wish::Move) => self.changed.extend(self.subscribed.keys().cloned()),
+            Some(Wish::Move) => self.to_move.extend(self.subscribed.keys().cloned()),
         }
         Ok(())
     }
@@ -303,6 +306,7 @@ impl<N: Node> Ear<N> {
         self.purge();
         // With the connection it begins anew. A node that is down for long does not pile them up.
         self.changed.clear();
+        self.to_move.clear();
         while self.wanted.is_empty() {
             let wish = self.wishes.recv().await;
             self.note(wish)?;
@@ -351,11 +355,14 @@ impl<N: Node> Ear<N> {
         }
     }
 
-    /// Each in turn, so that none waits for ever for those before it in the alphabet.
+    /// Each in turn, so that none waits for ever for those before it in the alphabet, and those last that are
+    /// heard of in any case.
     fn next_changed(&mut self) -> Option<Key> {
         let behind = self.turn.as_ref().map_or(Bound::Unbounded, Bound::Excluded);
         let next = self.changed.range((behind, Bound::Unbounded)).next();
-        let key = next.or_else(|| self.changed.first())?.clone();
+        let Some(key) = next.or_else(|| self.changed.first()).cloned() else {
+            return self.to_move.pop_first();
+        };
         self.changed.remove(&key);
         self.turn = Some(key.clone());
         Some(key)
@@ -388,7 +395,7 @@ impl<N: Node> Ear<N> {
             }
             if to != seat {
                 // It has changed again meanwhile.
-                self.changed.insert(key.clone());
+                self.to_move.insert(key.clone());
             }
             self.subscribed.insert(key, to);
         }
@@ -398,8 +405,9 @@ impl<N: Node> Ear<N> {
         let Heard { key, owner, rank, sharing, behind } = heard;
         let ring = Ring::Free { node: self.place, owner: *owner, rank: *rank, sharing: *sharing };
         if self.hub.ring(key, ring) {
-            if let Some(seat) = behind {
-                self.hub.successors.note(key, *seat);
+            // Nor is it its own successor, who sits on two seats in the moment in which it moves.
+            if let Some(seat) = behind.filter(|seat| *seat != self.hub.seat.get()) {
+                self.hub.successors.note(key, seat);
             }
         } else {
             self.hub.successors.forget(key);

@@ -97,6 +97,8 @@ pub(crate) struct Head {
     yielded: u32,
     /// How often it has asked whether the lock is held, since then.
     glances: usize,
+    /// Whether somebody else sits where this process was called.
+    shares_seat: bool,
     /// The releases since then that called it.
     heard: VecDeque<Release>,
 }
@@ -152,6 +154,7 @@ impl Head {
         self.splits = 0;
         self.yielded = 0;
         self.glances = 0;
+        self.shares_seat = false;
         self.heard.clear();
         while let Some(Ok(ring)) = self.watch.as_mut().map(|watch| watch.rings.try_recv()) {
             // What was announced to its predecessors is not news for this one.
@@ -172,22 +175,18 @@ impl Head {
                 self.listening.remove(&node);
             }
             Ring::Free { node, owner, rank: 0, sharing } => {
-                if announced(&mut self.heard, owner, node) != quorum.size() {
+                let (nodes, is_alone) = announced(&mut self.heard, owner, node, sharing == 1);
+                if nodes != quorum.size() {
                     return None;
                 }
-                // Where one process alone is called it may ask all at once.
-                let is_alone = sharing <= 1;
+                self.shares_seat = !is_alone;
                 // By a release of its own, if nobody else waited for that.
                 if !(is_alone && owner.seat() == quorum.seat.get()) {
                     quorum.contended.note(key);
                 }
-                if is_alone {
-                    return Some(Order::All);
-                }
-                if let Some(watch) = &self.watch {
-                    watch.leave_seat(&quorum.entropy);
-                }
-                return Some(Order::First(quorum.first_voting()));
+                // Where one process alone is called it may ask all at once.
+                let first = Order::First(quorum.first_voting());
+                return Some(if is_alone { Order::All } else { first });
             }
             Ring::Free { .. } => {}
         }
@@ -277,6 +276,11 @@ impl Head {
             Some((due_after(SPLIT.random_delay(self.splits, &quorum.entropy)), Turn::Split))
         } else {
             self.splits = 0;
+            if let Some(watch) = self.watch.as_ref().filter(|_| self.shares_seat) {
+                // The other one got it, and stays.
+                self.shares_seat = false;
+                watch.leave_seat();
+            }
             None
         };
         self.wait_until_free(quorum, key, free_after(nodes), left, retry).await

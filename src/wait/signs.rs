@@ -1,7 +1,7 @@
 //! What a head reads off announcements and votes. Pure.
 
 use std::{
-    collections::{BTreeSet, VecDeque},
+    collections::{BTreeMap, VecDeque},
     time::Duration,
 };
 
@@ -19,22 +19,29 @@ const MAX_HEARD: usize = 8;
 #[derive(Clone, Debug)]
 pub(super) struct Release {
     owner: OwnerId,
-    /// The nodes that announced it.
-    on: BTreeSet<usize>,
+    /// The nodes that announced it, and whether they said that this process sits alone.
+    on: BTreeMap<usize, bool>,
 }
 
-/// By how many nodes this owner's release has been announced, with this one.
-pub(super) fn announced(heard: &mut VecDeque<Release>, owner: OwnerId, node: usize) -> usize {
+/// By how many nodes this owner's release has been announced, with this one; and whether this process sits
+/// alone on its seat, by most of them.
+pub(super) fn announced(
+    heard: &mut VecDeque<Release>,
+    owner: OwnerId,
+    node: usize,
+    is_alone: bool,
+) -> (usize, bool) {
     let known = heard.iter().position(|release| release.owner == owner);
     let known = known.and_then(|place| heard.remove(place));
-    let mut release = known.unwrap_or(Release { owner, on: BTreeSet::new() });
-    release.on.insert(node);
+    let mut release = known.unwrap_or(Release { owner, on: BTreeMap::new() });
+    release.on.insert(node, is_alone);
     let nodes = release.on.len();
+    let alone = release.on.values().filter(|is_alone| **is_alone).count();
     heard.push_back(release);
     if heard.len() > MAX_HEARD {
         heard.pop_front();
     }
-    nodes
+    (nodes, alone.saturating_mul(2) > nodes)
 }
 
 /// Whether nobody can have been granted: too few nodes said that they are another's. Nodes that were not
@@ -119,11 +126,26 @@ mod tests {
         let mut heard = VecDeque::new();
         let owners: Vec<OwnerId> = (0..100).map(|_| OwnerId::random()).collect();
         for owner in &owners {
-            assert_eq!(announced(&mut heard, *owner, 1), 1);
-            assert_eq!(announced(&mut heard, *owner, 1), 1);
-            assert_eq!(announced(&mut heard, *owner, 2), 2);
+            assert_eq!(announced(&mut heard, *owner, 1, true), (1, true));
+            assert_eq!(announced(&mut heard, *owner, 1, true), (1, true));
+            assert_eq!(announced(&mut heard, *owner, 2, true), (2, true));
         }
         assert_eq!(heard.len(), MAX_HEARD);
         assert!(heard.iter().all(|release| release.on.len() == 2));
+    }
+
+    #[test]
+    fn most_of_the_nodes_say_whether_it_is_alone_in_whatever_order() {
+        let owner = OwnerId::random();
+        for (said, is_alone) in [
+            ([true, true, false], true),
+            ([false, true, true], true),
+            ([false, false, true], false),
+            ([true, false, false], false),
+        ] {
+            let mut heard = VecDeque::new();
+            let mut hear = |node| announced(&mut heard, owner, node, said[node]);
+            assert_eq!([hear(0), hear(1), hear(2)][2], (3, is_alone), "{said:?}");
+        }
     }
 }

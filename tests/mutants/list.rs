@@ -547,15 +547,26 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         name: "nobody_leaves_his_seat",
         rule: "of two that share a seat one takes another",
         file: "src/own_seat.rs",
-        text: "if stays || entropy.percent() < 50 {",
-        instead: "if stays || entropy.percent() < 101 {",
+        text: "since.elapsed() < STAYS_FOR)",
+        instead: "since.elapsed() < STAYS_FOR) || sitting.since.is_none()",
+        witness: Simulation,
+    },
+    Mutant {
+        name: "winner_leaves_as_well",
+        rule: "of two that share a seat the one that got the lock stays",
+        file: "src/wait/mod.rs",
+        text: "self.shares_seat = !is_alone;",
+        instead: "self.shares_seat = !is_alone;
+                if let Some(watch) = self.watch.as_ref().filter(|_| self.shares_seat) {
+                    watch.leave_seat();
+                }",
         witness: Simulation,
     },
     Mutant {
         name: "move_is_not_told",
         rule: "who takes another seat is called there",
         file: "src/wait/ear.rs",
-        text: "self.changed.extend(self.subscribed.keys().cloned())",
+        text: "self.to_move.extend(self.subscribed.keys().cloned())",
         instead: "{}",
         witness: Simulation,
     },
@@ -563,7 +574,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         name: "few_announcements_at_a_time",
         rule: "a listener hears of all that are released together",
         file: "src/node/redis/mod.rs",
-        text: "const ANNOUNCEMENTS: usize = 512;",
+        text: "const ANNOUNCEMENTS: usize = 128;",
         instead: "const ANNOUNCEMENTS: usize = 32;",
         witness: Servers("conformance"),
     },

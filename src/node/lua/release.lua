@@ -84,7 +84,7 @@ if calls > 0 and redis.pcall('PUBSUB', 'NUMSUB', ring .. '---')[2] ~= 0 then
     return '1 ' .. others .. ' ' .. ARGV[1]
   else
     -- Who waits cannot be asked for: call them all.
-    redis.pcall('PUBLISH', ring .. '---', '0 2 ' .. ARGV[1])
+    redis.pcall('PUBLISH', ring .. '---', '0 0 ' .. ARGV[1])
   end
 end
 return '1 0 ' .. ARGV[1]

@@ -103,16 +103,17 @@ impl Listener for RedisListener {
         let asked = async move {
             let of =
                 |key: &Key, seat: &Option<Seat>| seat.map_or_else(Vec::new, |at| channels(key, at));
-            let (mut joins, mut leaves) = (Vec::new(), Vec::new());
+            let mut leaves = Vec::new();
             for Move { key, from, to } in &moves {
-                let (before, after) = (of(key, from), of(key, to));
-                leaves.extend(before.iter().filter(|channel| !after.contains(channel)).cloned());
-                joins.extend(after.into_iter().filter(|channel| !before.contains(channel)));
+                let (before, mut joins) = (of(key, from), of(key, to));
+                leaves.extend(before.iter().filter(|channel| !joins.contains(channel)).cloned());
+                joins.retain(|channel| !before.contains(channel));
+                // A command for each: one that the server forbids does not take the others with it.
+                if !joins.is_empty() {
+                    client.subscribe(joins).await?;
+                }
             }
-            // In this order there is no gap. And none of them is empty, which would mean all.
-            if !joins.is_empty() {
-                client.subscribe(joins).await?;
-            }
+            // Now, so that there is no gap. Without any, all would be left.
             if !leaves.is_empty() {
                 client.unsubscribe(leaves).await?;
             }

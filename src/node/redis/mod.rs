@@ -46,8 +46,8 @@ use super::{
 };
 
 /// With so many announcements a listener may be behind: those of locks that are released together come
-/// together. What is beyond is lost, and costs those who wait some time.
-const ANNOUNCEMENTS: usize = 512;
+/// together. What is beyond is lost, and costs those who wait some time. fred takes room for them eight times.
+const ANNOUNCEMENTS: usize = 128;
 
 /// A Redis or Valkey server that stands alone. `Debug` does not show its credentials.
 pub struct RedisNode {

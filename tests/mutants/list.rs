@@ -519,6 +519,14 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         witness: Simulation,
     },
     Mutant {
+        name: "called_by_too_few",
+        rule: "where the nodes disagree about who is next, whoever was called looks round",
+        file: "src/wait/mod.rs",
+        text: "turn = Some(sooner(turn, newcomer));",
+        instead: "let _ = (sooner(turn, newcomer), node);",
+        witness: Simulation,
+    },
+    Mutant {
         name: "own_release_is_contention",
         rule: "who is called by his own release does not take it that others wait",
         file: "src/wait/mod.rs",
@@ -549,17 +557,6 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         file: "src/own_seat.rs",
         text: "since.elapsed() < STAYS_FOR)",
         instead: "since.elapsed() < STAYS_FOR) || sitting.since.is_none()",
-        witness: Simulation,
-    },
-    Mutant {
-        name: "winner_leaves_as_well",
-        rule: "of two that share a seat the one that got the lock stays",
-        file: "src/wait/mod.rs",
-        text: "self.shares_seat = !is_alone;",
-        instead: "self.shares_seat = !is_alone;
-                if let Some(watch) = self.watch.as_ref().filter(|_| self.shares_seat) {
-                    watch.leave_seat();
-                }",
         witness: Simulation,
     },
     Mutant {

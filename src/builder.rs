@@ -364,6 +364,7 @@ impl RedlockBuilder {
         }
     }
 
+    /// The node timeout of an attempt without options of its own.
     fn check_options(&self) -> Result<Duration, OptionsError> {
         let terms = self.defaults.terms(LockOptions::new())?;
         if self.connect_timeout.is_zero() {

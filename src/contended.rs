@@ -27,7 +27,7 @@ impl Contended {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Somebody has to wait now.
+    /// Somebody has to wait now, or was called.
     pub(crate) fn note(&self, key: &Key) {
         let mut all = self.all();
         if all.len() >= MAX_CONTENDED && !all.contains_key(key) {

@@ -30,7 +30,6 @@ mod status;
 mod worker;
 
 use std::{
-    ops::RangeInclusive,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -62,8 +61,10 @@ pub(crate) use self::{
     status::View,
 };
 
-/// No node seems frozen sooner, and each later.
-const SILENCE: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(1);
+/// Whatever the node timeout is: a silence that is shorter than the first says nothing about a node, and one
+/// that is longer than the second that it seems frozen.
+const SILENT_AT_LEAST: Duration = Duration::from_millis(100);
+const SILENT_AT_MOST: Duration = Duration::from_secs(1);
 
 /// Counts one vote against the bound for as long as it exists.
 #[derive(Debug)]
@@ -121,7 +122,7 @@ impl Common {
         contended: &Arc<Contended>,
         entropy: &Entropy,
     ) -> Self {
-        let silence = node_timeout.clamp(*SILENCE.start(), *SILENCE.end());
+        let silence = node_timeout.clamp(SILENT_AT_LEAST, SILENT_AT_MOST);
         let (contended, entropy) = (Arc::clone(contended), entropy.clone());
         Self { max_in_flight, silence, contended, entropy }
     }

@@ -175,11 +175,13 @@ impl Head {
                 self.listening.remove(&node);
             }
             Ring::Free { node, owner, rank: 0, sharing } => {
-                let (nodes, is_alone) = announced(&mut self.heard, owner, node, sharing == 1);
+                let (nodes, sharing) = announced(&mut self.heard, owner, node, sharing);
                 if nodes != quorum.size() {
                     return None;
                 }
-                self.shares_seat = !is_alone;
+                // Not where a server does not say.
+                self.shares_seat = sharing > 1;
+                let is_alone = sharing == 1;
                 // By a release of its own, if nobody else waited for that.
                 if !(is_alone && owner.seat() == quorum.seat.get()) {
                     quorum.contended.note(key);

@@ -19,29 +19,31 @@ const MAX_HEARD: usize = 8;
 #[derive(Clone, Debug)]
 pub(super) struct Release {
     owner: OwnerId,
-    /// The nodes that announced it, and whether they said that this process sits alone.
-    on: BTreeMap<usize, bool>,
+    /// The nodes that announced it, and how many they said sit where this process does.
+    on: BTreeMap<usize, u32>,
 }
 
-/// By how many nodes this owner's release has been announced, with this one; and whether this process sits
-/// alone on its seat, by most of them.
+/// By how many nodes this owner's release has been announced, with this one; and how many sit where this
+/// process does, by the median of what they said.
 pub(super) fn announced(
     heard: &mut VecDeque<Release>,
     owner: OwnerId,
     node: usize,
-    is_alone: bool,
-) -> (usize, bool) {
+    sharing: u32,
+) -> (usize, u32) {
     let known = heard.iter().position(|release| release.owner == owner);
     let known = known.and_then(|place| heard.remove(place));
     let mut release = known.unwrap_or(Release { owner, on: BTreeMap::new() });
-    release.on.insert(node, is_alone);
+    release.on.insert(node, sharing);
     let nodes = release.on.len();
-    let alone = release.on.values().filter(|is_alone| **is_alone).count();
+    let mut said: Vec<u32> = release.on.values().copied().collect();
+    said.sort_unstable();
+    let sharing = said.get(nodes / 2).copied().unwrap_or_default();
     heard.push_back(release);
     if heard.len() > MAX_HEARD {
         heard.pop_front();
     }
-    (nodes, alone.saturating_mul(2) > nodes)
+    (nodes, sharing)
 }
 
 /// Whether nobody can have been granted: too few nodes said that they are another's. Nodes that were not
@@ -126,26 +128,28 @@ mod tests {
         let mut heard = VecDeque::new();
         let owners: Vec<OwnerId> = (0..100).map(|_| OwnerId::random()).collect();
         for owner in &owners {
-            assert_eq!(announced(&mut heard, *owner, 1, true), (1, true));
-            assert_eq!(announced(&mut heard, *owner, 1, true), (1, true));
-            assert_eq!(announced(&mut heard, *owner, 2, true), (2, true));
+            assert_eq!(announced(&mut heard, *owner, 1, 1), (1, 1));
+            assert_eq!(announced(&mut heard, *owner, 1, 1), (1, 1));
+            assert_eq!(announced(&mut heard, *owner, 2, 1), (2, 1));
         }
         assert_eq!(heard.len(), MAX_HEARD);
         assert!(heard.iter().all(|release| release.on.len() == 2));
     }
 
     #[test]
-    fn most_of_the_nodes_say_whether_it_is_alone_in_whatever_order() {
+    fn most_of_the_nodes_say_how_many_share_the_seat_in_whatever_order() {
         let owner = OwnerId::random();
-        for (said, is_alone) in [
-            ([true, true, false], true),
-            ([false, true, true], true),
-            ([false, false, true], false),
-            ([true, false, false], false),
+        for (said, sharing) in [
+            ([1, 1, 2], 1),
+            ([2, 1, 1], 1),
+            ([2, 2, 1], 2),
+            ([1, 3, 2], 2),
+            ([0, 1, 0], 0),
+            ([0, 1, 2], 1),
         ] {
             let mut heard = VecDeque::new();
             let mut hear = |node| announced(&mut heard, owner, node, said[node]);
-            assert_eq!([hear(0), hear(1), hear(2)][2], (3, is_alone), "{said:?}");
+            assert_eq!([hear(0), hear(1), hear(2)][2], (3, sharing), "{said:?}");
         }
     }
 }

@@ -547,8 +547,8 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         name: "far_node_is_suspected",
         rule: "a node may be silent for as long as its users mostly wait for it",
         file: "src/lane/mod.rs",
-        text: "let silence = node_timeout.clamp(*SILENCE.start(), *SILENCE.end());",
-        instead: "let silence = { let _ = node_timeout; *SILENCE.start() };",
+        text: "let silence = node_timeout.clamp(SILENT_AT_LEAST, SILENT_AT_MOST);",
+        instead: "let silence = { let _ = (node_timeout, SILENT_AT_MOST); SILENT_AT_LEAST };",
         witness: Simulation,
     },
     Mutant {
@@ -558,6 +558,14 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         text: "since.elapsed() < STAYS_FOR)",
         instead: "since.elapsed() < STAYS_FOR) || sitting.since.is_none()",
         witness: Simulation,
+    },
+    Mutant {
+        name: "unknown_is_shared",
+        rule: "who does not hear how many sit on his seat stays there",
+        file: "src/wait/mod.rs",
+        text: "self.shares_seat = sharing > 1;",
+        instead: "self.shares_seat = sharing != 1;",
+        witness: Servers("waiting"),
     },
     Mutant {
         name: "move_is_not_told",

@@ -6,6 +6,7 @@
 )]
 
 use std::{
+    collections::BTreeSet,
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -343,6 +344,33 @@ async fn a_user_with_no_more_rights_than_needed_is_woken_by_a_release() {
     held.release().await.unwrap();
     let (_guard, got_in) = timeout(CAP, waiting).await.unwrap().unwrap();
     assert!(got_in - released < WOKEN, "{:?}", got_in - released);
+}
+
+// All who wait are called, and each loses to one of them. That is not for their seats.
+#[tokio::test(flavor = "multi_thread")]
+async fn without_the_right_to_ask_who_waits_nobody_leaves_his_seat() {
+    const RIGHTS: &str = "&quorumlock:* +@all -pubsub";
+    let fleet = Fleet::start(3);
+    let holder = with_rights(&fleet, RIGHTS).await;
+    let waiters = [with_rights(&fleet, RIGHTS).await, with_rights(&fleet, RIGHTS).await];
+    let seats = || {
+        let pattern = format!("{}/[0-9][0-9][0-9]", key("r"));
+        let reply = fleet[0].command(&["PUBSUB", "CHANNELS", &pattern]);
+        let Reply::Array(seats) = reply else { panic!("{reply:?}") };
+        seats.into_iter().filter_map(Reply::into_text).collect::<BTreeSet<_>>()
+    };
+    let held = hold(&holder).await;
+    let waiting: Vec<_> = waiters.iter().map(wait).collect();
+    all_listen(&fleet, 2).await;
+    let before = seats();
+    assert_eq!(before.len(), 2);
+    held.release().await.unwrap();
+    let (first, _, waiting) = futures::future::select_all(waiting).await;
+    let _first = first.unwrap();
+    // For as long as it would take to move.
+    sleep(Duration::from_millis(300)).await;
+    assert!(seats().is_subset(&before), "{:?} of {before:?}", seats());
+    waiting[0].abort();
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -50,7 +50,7 @@ async fn who_waits_for_many_locks_far_away_is_woken_by_each_release() {
             tokio::spawn(async move { (far.acquire(&name).await.unwrap(), started.elapsed()) })
         })
         .collect();
-    // A vote, and three round trips for so many keys.
+    // A vote, a connection, and five round trips for so many keys: done before the first of the last are released.
     sleep(MS(700)).await;
     for guard in held {
         guard.release().await.unwrap();

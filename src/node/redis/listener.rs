@@ -108,7 +108,8 @@ impl Listener for RedisListener {
                 let (before, mut joins) = (of(key, from), of(key, to));
                 leaves.extend(before.iter().filter(|channel| !joins.contains(channel)).cloned());
                 joins.retain(|channel| !before.contains(channel));
-                // A command for each: one that the server forbids does not take the others with it.
+                // A command for each: where the server forbids one, and fred drops the error, the others are
+                // heard all the same.
                 if !joins.is_empty() {
                     client.subscribe(joins).await?;
                 }

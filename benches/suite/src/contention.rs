@@ -10,6 +10,7 @@ use crate::{
     child::{self, Running},
     locker::{Kind, Locker, TTL},
     plan::Plan,
+    servers::Servers,
     support::{Fleet, Server},
 };
 
@@ -46,22 +47,18 @@ pub fn setting(processes: usize, tasks: usize) -> String {
 }
 
 pub fn run(plan: Plan, book: &mut Book) {
-    let fleet = Fleet::start(MASTERS);
-    #[cfg(feature = "etcd")]
-    let cluster =
-        crate::plan::runtime().block_on(crate::etcd::Cluster::start(MASTERS)).expect("etcd");
+    let servers = Servers::start(MASTERS);
     let mut turn = 0;
     for (processes, tasks) in plan.settings(&CELLS).iter().copied() {
         for _ in 0..plan.pick(3, 1) {
             for kind in KINDS {
                 turn += 1;
-                let urls = match kind {
-                    #[cfg(feature = "etcd")]
-                    Kind::Etcd => cluster.urls().join(","),
-                    _ => fleet.urls().join(","),
-                };
-                let contest = Contest { kind: *kind, processes, tasks, time: plan.ms(2_500, 700) };
-                contest.hold(book, &fleet, &urls, &format!("contended-{turn}"));
+                let (warm_up, time) = (plan.ms(500, 200), plan.ms(2_500, 700));
+                let contest = Contest { kind: *kind, processes, tasks, warm_up, time };
+                let resource = format!("contended-{turn}");
+                servers.of(*kind, |urls, _| {
+                    contest.hold(book, servers.fleet(), &urls.join(","), &resource);
+                });
             }
         }
     }
@@ -71,24 +68,28 @@ struct Contest {
     kind: Kind,
     processes: usize,
     tasks: usize,
+    /// How long they contend before it counts: until all have their connections, and have found their places.
+    warm_up: Duration,
     time: Duration,
 }
 
 impl Contest {
     fn hold(&self, book: &mut Book, fleet: &Fleet, urls: &str, resource: &str) {
-        let Self { kind, processes, tasks, time } = self;
+        let Self { kind, processes, tasks, warm_up, time } = self;
         let arguments = [
             "contend",
             kind.name(),
             urls,
             resource,
             &tasks.to_string(),
+            &warm_up.as_millis().to_string(),
             &time.as_millis().to_string(),
         ];
         let mut children: Vec<_> = (0..*processes).map(|_| Running::start(&arguments)).collect();
         children.iter_mut().for_each(Running::ready);
-        let before = commands(fleet, *kind);
         children.iter_mut().for_each(Running::go);
+        thread::sleep(*warm_up);
+        let before = commands(fleet, *kind);
         let contenders: Vec<Waits> =
             children.into_iter().flat_map(Running::rest).map(|line| Waits::read(&line)).collect();
         let used = commands(fleet, *kind) - before;
@@ -153,11 +154,12 @@ impl Waits {
 
 /// What a child does: its tasks want the lock again and again until the time is up.
 pub fn contend(arguments: &[&str]) {
-    let [kind, urls, resource, tasks, time] = arguments else { panic!("{arguments:?}") };
+    let [kind, urls, resource, tasks, warm_up, time] = arguments else { panic!("{arguments:?}") };
     let kind = Kind::named(kind).expect("a kind");
     let urls: Vec<String> = urls.split(',').map(str::to_owned).collect();
-    let (tasks, time) = (tasks.parse().expect("tasks"), time.parse().expect("time"));
-    let time = Duration::from_millis(time);
+    let tasks = tasks.parse().expect("tasks");
+    let [warm_up, time] =
+        [warm_up, time].map(|text| Duration::from_millis(text.parse().expect("milliseconds")));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.expect("a runtime").block_on(async {
         let first = Locker::connect(kind, &urls, TTL).await.expect("connected");
@@ -166,10 +168,10 @@ pub fn contend(arguments: &[&str]) {
             lockers.push(first.contender().await.expect("a contender"));
         }
         child::ready();
-        let end = Instant::now() + time;
+        let begin = Instant::now() + warm_up;
         let tasks: Vec<_> = lockers
             .into_iter()
-            .map(|locker| tokio::spawn(want(locker, (*resource).to_owned(), end)))
+            .map(|locker| tokio::spawn(want(locker, (*resource).to_owned(), begin, begin + time)))
             .collect();
         for task in tasks {
             println!("{}", task.await.expect("a task that ends").line());
@@ -178,7 +180,7 @@ pub fn contend(arguments: &[&str]) {
     });
 }
 
-async fn want(locker: Locker, resource: String, end: Instant) -> Waits {
+async fn want(locker: Locker, resource: String, begin: Instant, end: Instant) -> Waits {
     let mut waits = Waits { got: Vec::new(), cut: None };
     while Instant::now() < end {
         let started = Instant::now();
@@ -189,15 +191,22 @@ async fn want(locker: Locker, resource: String, end: Instant) -> Waits {
             waits.cut = Some(took);
             return waits;
         };
-        waits.got.push(took);
-        // A timer of the runtime would take up to twice as long, and a thread sleeps up to a tenth longer.
-        let work = move || {
-            thread::sleep(HOLD.mul_f64(0.8).saturating_sub(acquired.elapsed()));
-            while acquired.elapsed() < HOLD {
+        if acquired >= begin {
+            waits.got.push(took);
+        }
+        // A timer of the runtime would take up to twice as long, and a thread sleeps up to a tenth longer; to
+        // come back from one takes some hundredths.
+        let spin = move |until| {
+            while acquired.elapsed() < until {
                 hint::spin_loop();
             }
         };
+        let work = move || {
+            thread::sleep(HOLD.mul_f64(0.8).saturating_sub(acquired.elapsed()));
+            spin(HOLD.mul_f64(0.96));
+        };
         tokio::task::spawn_blocking(work).await.expect("held");
+        spin(HOLD);
         locker.release(held).await.ok();
     }
     waits

@@ -3,13 +3,13 @@
 use std::{
     path::PathBuf,
     process::{Child, Stdio},
-    thread,
     time::{Duration, Instant},
 };
 
 use etcd_client::{Client, LockOptions};
+use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
-use tokio::task::JoinHandle;
+use tokio::{task::JoinHandle, time::sleep};
 
 use crate::{
     locker::Failure,
@@ -52,14 +52,35 @@ impl Cluster {
             cluster.members.push(spawn(command));
             cluster.urls.push(client);
         }
+        cluster.answers().await?;
+        Ok(cluster)
+    }
+
+    /// Waits until a lease can be had.
+    pub async fn answers(&self) -> Result<(), Failure> {
         let started = Instant::now();
-        while Session::connect(&cluster.urls, Duration::from_secs(10)).await.is_err() {
+        while Session::connect(&self.urls, Duration::from_secs(10)).await.is_err() {
             if started.elapsed() > START_LIMIT {
                 return Err("etcd does not answer".into());
             }
-            thread::sleep(Duration::from_millis(100));
+            sleep(Duration::from_millis(100)).await;
         }
-        Ok(cluster)
+        Ok(())
+    }
+
+    /// Stops all members, until they are thawed.
+    pub fn freeze(&self) {
+        (0..self.members.len()).for_each(|member| self.signal(member, Signal::STOP));
+    }
+
+    pub fn thaw(&self) {
+        (0..self.members.len()).for_each(|member| self.signal(member, Signal::CONT));
+    }
+
+    /// To one member. It stays a child also when it is dead, so that this is no other process.
+    pub fn signal(&self, member: usize, signal: Signal) {
+        let member = Pid::from_child(&self.members[member]);
+        kill_process(member, signal).expect("a child");
     }
 
     pub fn urls(&self) -> &[String] {
@@ -113,7 +134,7 @@ impl Session {
         let (mut keeper, mut answers) = client.lease_client().keep_alive(lease).await?;
         let alive = tokio::spawn(async move {
             loop {
-                tokio::time::sleep(ttl / 3).await;
+                sleep(ttl / 3).await;
                 if keeper.keep_alive().await.is_err() || answers.message().await.is_err() {
                     return;
                 }

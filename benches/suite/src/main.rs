@@ -24,6 +24,7 @@ mod plan;
 mod plot;
 mod renewals;
 mod report;
+mod servers;
 mod targets;
 mod uncontended;
 mod wide_area;
@@ -48,7 +49,7 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match arguments[..] {
-        [child::ARGUMENT, "pairs", ref rest @ ..] => uncontended::pairs(rest),
+        [child::ARGUMENT, "pairs", ref rest @ ..] => uncontended::child_pairs(rest),
         [child::ARGUMENT, "contend", ref rest @ ..] => contention::contend(rest),
         [child::ARGUMENT, "hold", ref rest @ ..] => renewals::child_holds(rest),
         [child::ARGUMENT, "wait", ref rest @ ..] => renewals::child_waits(rest),

@@ -69,53 +69,54 @@ impl Worker {
     }
 }
 
-/// One repetition: all tasks for this time, each with its own lock. Added to the book.
-pub async fn repetition(
-    book: &mut Book,
-    scenario: &'static str,
-    setting: &str,
-    (kind, locker): &(Kind, Locker),
-    (tasks, time): (usize, Duration),
-    servers: &[u32],
-) {
-    let pairs = slice(locker, (tasks, time), servers).await;
-    let mut add = |metric, sample| book.add(scenario, setting, metric, *kind, sample);
-    add(P50, pairs.at(0.5));
-    add(ACQUIRE, quantile(&pairs.acquiring, 0.5).map_or(f64::NAN, micros));
-    add(P99, pairs.at(0.99));
-    add(PAIRS, pairs.good() / pairs.time.as_secs_f64());
-    add(CLIENT_CPU, micros(pairs.client_cpu) / pairs.good());
-    add(SERVER_CPU, micros(pairs.server_cpu) / pairs.good());
-    add(FAILED, pairs.failed as f64 / pairs.took.len() as f64 * 100.0);
+/// What a process saw of its pairs.
+pub struct Seen {
+    p50: f64,
+    acquire: f64,
+    p99: f64,
+    rate: f64,
+    client_cpu: f64,
+    failed: f64,
+    good: f64,
 }
 
-/// The same without a record, so that connections are open and scripts known.
-pub async fn warm_up(locker: &Locker, tasks: usize) {
-    slice(locker, (tasks, Duration::from_millis(20)), &[]).await;
-}
-
-struct Slice {
-    /// In order of size.
-    took: Vec<Duration>,
-    acquiring: Vec<Duration>,
-    failed: usize,
-    time: Duration,
-    client_cpu: Duration,
-    server_cpu: Duration,
-}
-
-impl Slice {
-    fn at(&self, share: f64) -> f64 {
-        quantile(&self.took, share).map_or(f64::NAN, micros)
+impl Seen {
+    pub fn line(&self) -> String {
+        let Self { p50, acquire, p99, rate, client_cpu, failed, good } = self;
+        format!("{p50} {acquire} {p99} {rate} {client_cpu} {failed} {good}")
     }
 
-    fn good(&self) -> f64 {
-        (self.took.len() - self.failed) as f64
+    pub fn read(line: &str) -> Self {
+        let numbers: Vec<f64> = line.split(' ').filter_map(|number| number.parse().ok()).collect();
+        let [p50, acquire, p99, rate, client_cpu, failed, good] = numbers[..] else {
+            panic!("not seven numbers: {line}")
+        };
+        Self { p50, acquire, p99, rate, client_cpu, failed, good }
+    }
+
+    /// Adds it to the book, with the time that the servers' processors needed.
+    pub fn note(
+        &self,
+        book: &mut Book,
+        scenario: &'static str,
+        setting: &str,
+        kind: Kind,
+        server_cpu: Duration,
+    ) {
+        let mut add = |metric, sample| book.add(scenario, setting, metric, kind, sample);
+        add(P50, self.p50);
+        add(ACQUIRE, self.acquire);
+        add(P99, self.p99);
+        add(PAIRS, self.rate);
+        add(CLIENT_CPU, self.client_cpu);
+        add(SERVER_CPU, micros(server_cpu) / self.good);
+        add(FAILED, self.failed);
     }
 }
 
-async fn slice(locker: &Locker, (tasks, time): (usize, Duration), servers: &[u32]) -> Slice {
-    let (client_cpu, server_cpu) = (cpu::of_self(), cpu::of(servers));
+/// All tasks for this time, each with its own lock.
+pub async fn pairs(locker: &Locker, tasks: usize, time: Duration) -> Seen {
+    let client_cpu = cpu::of_self();
     let started = Instant::now();
     let end = started + time;
     let tasks: Vec<_> = (0..tasks)
@@ -136,15 +137,19 @@ async fn slice(locker: &Locker, (tasks, time): (usize, Duration), servers: &[u32
         all.failed += pairs.failed;
     }
     let time = started.elapsed();
+    let client_cpu = cpu::of_self().saturating_sub(client_cpu);
     all.took.sort_unstable();
     all.acquiring.sort_unstable();
-    Slice {
-        took: all.took,
-        acquiring: all.acquiring,
-        failed: all.failed,
-        time,
-        client_cpu: cpu::of_self().saturating_sub(client_cpu),
-        server_cpu: cpu::of(servers).saturating_sub(server_cpu),
+    let at = |sorted: &[Duration], share| quantile(sorted, share).map_or(f64::NAN, micros);
+    let good = (all.took.len() - all.failed) as f64;
+    Seen {
+        p50: at(&all.took, 0.5),
+        acquire: at(&all.acquiring, 0.5),
+        p99: at(&all.took, 0.99),
+        rate: good / time.as_secs_f64(),
+        client_cpu: micros(client_cpu) / good,
+        failed: all.failed as f64 / all.took.len() as f64 * 100.0,
+        good,
     }
 }
 

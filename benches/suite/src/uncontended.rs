@@ -4,17 +4,21 @@ use std::{process::Command, time::Duration};
 
 use crate::{
     book::{Book, Metric},
+    child::{self, Running},
+    cpu,
     locker::{Kind, Locker, TTL},
-    measure::{repetition, warm_up},
+    measure::{Seen, pairs},
     plan::{Plan, runtime},
-    support::{Fleet, Server},
+    servers::Servers,
+    support::Fleet,
 };
 
 pub const NAME: &str = "uncontended";
 
 const MASTERS: [usize; 4] = [1, 3, 5, 7];
 const TASKS: [usize; 3] = [1, 64, 512];
-const KINDS: [Kind; 5] = [Kind::Ours, Kind::Fenced, Kind::Floor, Kind::Rslock, Kind::Distributed];
+const KINDS: &[Kind] = Kind::ALL;
+const WARM_UP: Duration = Duration::from_millis(100);
 
 const RAW_P50: Metric = Metric::new("one command, p50", "µs");
 const RAW_RATE: Metric = Metric::new("commands a second", "");
@@ -25,63 +29,62 @@ pub fn setting(masters: usize, tasks: usize) -> String {
 }
 
 pub fn run(plan: Plan, book: &mut Book) {
-    runtime().block_on(async {
-        for masters in plan.settings(&MASTERS) {
-            of_masters(plan, book, *masters).await;
+    for masters in plan.settings(&MASTERS).iter().copied() {
+        let servers = Servers::start(masters);
+        for tasks in plan.settings(&TASKS).iter().copied() {
+            let setting = setting(masters, tasks);
+            for _ in 0..plan.pick(7, 3) {
+                for kind in KINDS {
+                    repetition(plan, book, &servers, (masters, tasks), *kind);
+                }
+                if masters == 1 {
+                    raw(plan, book, servers.fleet(), &setting, tasks);
+                }
+            }
         }
+    }
+}
+
+/// One process alone, as most that use a lock use one kind.
+fn repetition(
+    plan: Plan,
+    book: &mut Book,
+    servers: &Servers,
+    (masters, tasks): (usize, usize),
+    kind: Kind,
+) {
+    let setting = setting(masters, tasks);
+    let time = plan.ms(250, 50).as_millis().to_string();
+    servers.of(kind, |urls, pids| {
+        let tasks = tasks.to_string();
+        let mut child = Running::start(&["pairs", kind.name(), &urls.join(","), &tasks, &time]);
+        child.ready();
+        let before = cpu::of(pids);
+        child.go();
+        let seen = Seen::read(&child.line());
+        let server_cpu = cpu::of(pids).saturating_sub(before);
+        seen.note(book, NAME, &setting, kind, server_cpu);
     });
 }
 
-async fn of_masters(plan: Plan, book: &mut Book, masters: usize) {
-    let fleet = Fleet::start(masters);
-    let servers: Vec<u32> = fleet.iter().map(Server::pid).collect();
-    let mut lockers = Vec::new();
-    for kind in KINDS {
-        let locker = Locker::connect(kind, &fleet.urls(), TTL).await.expect("connected");
-        lockers.push((kind, locker, servers.clone()));
-    }
-    #[cfg(feature = "etcd")]
-    let cluster = crate::etcd::Cluster::start(masters).await.expect("etcd");
-    #[cfg(feature = "etcd")]
-    if masters <= 5 {
-        let locker = Locker::connect(Kind::Etcd, cluster.urls(), TTL).await.expect("connected");
-        lockers.push((Kind::Etcd, locker, cluster.pids()));
-    }
-    for tasks in plan.settings(&TASKS).iter().copied() {
-        let setting = setting(masters, tasks);
-        for (_, locker, _) in &lockers {
-            warm_up(locker, tasks).await;
-        }
-        for _ in 0..plan.pick(7, 3) {
-            for (kind, locker, servers) in &lockers {
-                let subject = (*kind, locker.clone());
-                let time = plan.ms(250, 50);
-                repetition(book, NAME, &setting, &subject, (tasks, time), servers).await;
-            }
-            if masters == 1 {
-                raw(plan, book, &fleet, &setting, tasks);
-            }
-        }
-    }
-    for (_, locker, _) in lockers {
-        locker.shutdown().await;
-    }
-}
-
-/// Pairs of one kind alone, for a profiler: `--child pairs KIND MASTERS TASKS MILLISECONDS`.
-pub fn pairs(arguments: &[&str]) {
-    let [kind, masters, tasks, time] = arguments else { panic!("{arguments:?}") };
-    let number = |text: &str| text.parse().expect("a number");
+/// What a child does. Instead of addresses it takes a number of servers to start, for a profiler.
+pub fn child_pairs(arguments: &[&str]) {
+    let [kind, urls, tasks, time] = arguments else { panic!("{arguments:?}") };
     let kind = Kind::named(kind).expect("a kind");
-    let fleet = Fleet::start(number(masters));
-    let mut book = Book::default();
+    let (tasks, time) = (tasks.parse().expect("tasks"), time.parse().expect("time"));
+    let own = urls.parse().ok().map(Fleet::start);
+    let urls = match &own {
+        Some(fleet) => fleet.urls(),
+        None => urls.split(',').map(str::to_owned).collect(),
+    };
     runtime().block_on(async {
-        let locker = Locker::connect(kind, &fleet.urls(), TTL).await.expect("connected");
-        let time = Duration::from_millis(number(time) as u64);
-        let subject = (kind, locker);
-        repetition(&mut book, NAME, "alone", &subject, (number(tasks), time), &[]).await;
+        let locker = Locker::connect(kind, &urls, TTL).await.expect("connected");
+        // Without a record, so that connections are open and scripts known.
+        pairs(&locker, tasks, WARM_UP).await;
+        child::ready();
+        println!("{}", pairs(&locker, tasks, Duration::from_millis(time)).await.line());
+        drop(tokio::time::timeout(Duration::from_secs(1), locker.shutdown()).await);
     });
-    print!("{}", book.lines(NAME));
 }
 
 /// What the server does at best: `redis-benchmark` on a `SET` such as a lock makes.

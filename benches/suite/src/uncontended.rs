@@ -18,7 +18,8 @@ pub const NAME: &str = "uncontended";
 const MASTERS: [usize; 4] = [1, 3, 5, 7];
 const TASKS: [usize; 3] = [1, 64, 512];
 const KINDS: &[Kind] = Kind::ALL;
-const WARM_UP: Duration = Duration::from_millis(100);
+/// How long they go before it counts, so that connections are open, scripts known and buffers grown.
+const WARM_UP: Duration = Duration::from_millis(250);
 
 const RAW_P50: Metric = Metric::new("one command, p50", "µs");
 const RAW_RATE: Metric = Metric::new("commands a second", "");
@@ -54,7 +55,7 @@ fn repetition(
     kind: Kind,
 ) {
     let setting = setting(masters, tasks);
-    let time = plan.ms(250, 50).as_millis().to_string();
+    let time = plan.ms(400, 50).as_millis().to_string();
     servers.of(kind, |urls, pids| {
         let tasks = tasks.to_string();
         let mut child = Running::start(&["pairs", kind.name(), &urls.join(","), &tasks, &time]);
@@ -79,7 +80,6 @@ pub fn child_pairs(arguments: &[&str]) {
     };
     runtime().block_on(async {
         let locker = Locker::connect(kind, &urls, TTL).await.expect("connected");
-        // Without a record, so that connections are open and scripts known.
         pairs(&locker, tasks, WARM_UP).await;
         child::ready();
         println!("{}", pairs(&locker, tasks, Duration::from_millis(time)).await.line());

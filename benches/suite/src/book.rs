@@ -77,12 +77,13 @@ impl Book {
         self.position(scenario, setting, metric, subject).map(|at| &self.figures[at])
     }
 
-    /// The median of ours over that of another, each pair from the same repetition.
+    /// The median of ours over that of another, each pair from the same repetition. None if one is over nothing.
     pub fn ratio(&self, figure: &Figure) -> Option<Spread> {
         let ours = self.get(figure.scenario, &figure.setting, figure.metric.name, OURS)?;
         let pairs = ours.samples.iter().zip(&figure.samples);
-        let ratios: Vec<f64> = pairs.filter(|(_, b)| **b > 0.0).map(|(a, b)| a / b).collect();
-        (!ratios.is_empty()).then(|| spread(&ratios))
+        let ratios: Vec<f64> = pairs.map(|(ours, other)| ours / other).collect();
+        (!ratios.is_empty() && figure.samples.iter().all(|other| *other > 0.0))
+            .then(|| spread(&ratios))
     }
 
     pub fn of(&self, scenario: &str) -> impl Iterator<Item = &Figure> {

@@ -53,7 +53,9 @@ pub fn run(plan: Plan, book: &mut Book) {
         for _ in 0..plan.pick(3, 1) {
             for kind in KINDS {
                 turn += 1;
-                let (warm_up, time) = (plan.ms(500, 200), plan.ms(2_500, 700));
+                // All wait at the beginning: it goes on for longer than once round.
+                let once_round = Duration::from_millis(2 * (processes * tasks) as u64);
+                let (warm_up, time) = (plan.ms(500, 200).max(once_round), plan.ms(2_500, 700));
                 let contest = Contest { kind: *kind, processes, tasks, warm_up, time };
                 let resource = format!("contended-{turn}");
                 servers.of(*kind, |urls, _| {
@@ -68,7 +70,7 @@ struct Contest {
     kind: Kind,
     processes: usize,
     tasks: usize,
-    /// How long they contend before it counts: until all have their connections, and have found their places.
+    /// How long they contend before it counts: until all have their connections, and have had it once.
     warm_up: Duration,
     time: Duration,
 }
@@ -184,10 +186,18 @@ async fn want(locker: Locker, resource: String, begin: Instant, end: Instant) ->
     let mut waits = Waits { got: Vec::new(), cut: None };
     while Instant::now() < end {
         let started = Instant::now();
-        let waited = tokio::time::timeout_at(end.into(), locker.acquire(&resource)).await;
+        let waited = tokio::time::timeout_at(end.into(), async {
+            loop {
+                if let Ok(held) = locker.acquire(&resource).await {
+                    return held;
+                }
+                tokio::task::yield_now().await;
+            }
+        });
+        let waited = waited.await;
         let acquired = Instant::now();
         let took = (acquired - started).as_micros() as u64;
-        let Ok(Ok(held)) = waited else {
+        let Ok(held) = waited else {
             waits.cut = Some(took);
             return waits;
         };

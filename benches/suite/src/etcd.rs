@@ -1,6 +1,7 @@
 //! etcd: a cluster of members, and its lock.
 
 use std::{
+    collections::BTreeSet,
     path::PathBuf,
     process::{Child, Stdio},
     time::{Duration, Instant},
@@ -30,7 +31,12 @@ impl Cluster {
     pub async fn start(members: usize) -> Result<Self, Failure> {
         let data = tempfile::tempdir()?;
         let address = |port: u16| format!("http://127.0.0.1:{port}");
-        let ports: Vec<_> = (0..members).map(|_| (free_port(), free_port())).collect();
+        let mut free = BTreeSet::new();
+        while free.len() < members * 2 {
+            free.insert(free_port());
+        }
+        let free: Vec<u16> = free.into_iter().collect();
+        let ports: Vec<(u16, u16)> = free.chunks(2).map(|pair| (pair[0], pair[1])).collect();
         let all: Vec<String> = ports
             .iter()
             .enumerate()
@@ -70,17 +76,17 @@ impl Cluster {
 
     /// Stops all members, until they are thawed.
     pub fn freeze(&self) {
-        (0..self.members.len()).for_each(|member| self.signal(member, Signal::STOP));
+        self.signal(Signal::STOP);
     }
 
     pub fn thaw(&self) {
-        (0..self.members.len()).for_each(|member| self.signal(member, Signal::CONT));
+        self.signal(Signal::CONT);
     }
 
-    /// To one member. It stays a child also when it is dead, so that this is no other process.
-    pub fn signal(&self, member: usize, signal: Signal) {
-        let member = Pid::from_child(&self.members[member]);
-        kill_process(member, signal).expect("a child");
+    fn signal(&self, signal: Signal) {
+        for member in &self.members {
+            kill_process(Pid::from_child(member), signal).expect("a member that runs");
+        }
     }
 
     pub fn urls(&self) -> &[String] {

@@ -16,8 +16,6 @@ use crate::{
     plan::{Plan, runtime},
     support::{Fleet, Proxy, Server},
 };
-#[cfg(feature = "etcd")]
-use {crate::etcd::Cluster, rustix::process::Signal};
 
 pub const NAME: &str = "failing";
 
@@ -64,106 +62,41 @@ impl Fault {
     }
 }
 
-/// Servers of which some can be made to fail.
-trait Members: Send + Sync + 'static {
-    fn urls(&self) -> Vec<String>;
-    fn port(&self, place: usize) -> u16;
-    /// By another port, which leads to the same server.
-    fn url_by(&self, port: u16) -> String;
-    fn freeze(&self, place: usize);
-    fn thaw(&self, place: usize);
-    fn kill(&self, place: usize);
-}
-
-impl Members for Fleet {
-    fn urls(&self) -> Vec<String> {
-        self.iter().map(Server::url).collect()
-    }
-
-    fn port(&self, place: usize) -> u16 {
-        self[place].port()
-    }
-
-    fn url_by(&self, port: u16) -> String {
-        format!("redis://127.0.0.1:{port}")
-    }
-
-    fn freeze(&self, place: usize) {
-        self[place].freeze();
-    }
-
-    fn thaw(&self, place: usize) {
-        self[place].thaw();
-    }
-
-    fn kill(&self, place: usize) {
-        self[place].kill();
-    }
-}
-
-#[cfg(feature = "etcd")]
-impl Members for Cluster {
-    fn urls(&self) -> Vec<String> {
-        Cluster::urls(self).to_vec()
-    }
-
-    fn port(&self, place: usize) -> u16 {
-        let url = &Cluster::urls(self)[place];
-        url.rsplit(':').next().and_then(|port| port.parse().ok()).expect("an address with a port")
-    }
-
-    fn url_by(&self, port: u16) -> String {
-        format!("http://127.0.0.1:{port}")
-    }
-
-    fn freeze(&self, place: usize) {
-        self.signal(place, Signal::STOP);
-    }
-
-    fn thaw(&self, place: usize) {
-        self.signal(place, Signal::CONT);
-    }
-
-    fn kill(&self, place: usize) {
-        self.signal(place, Signal::KILL);
-    }
-}
-
-/// Servers of which some are not well, once [`break_down`](Self::break_down) was called.
-struct Broken<M> {
+/// A fleet of which some masters are not well, once [`break_down`](Self::break_down) was called.
+struct Broken {
     fault: Fault,
-    members: Arc<M>,
+    fleet: Arc<Fleet>,
     proxies: Vec<Proxy>,
     flapping: Option<(Arc<AtomicBool>, JoinHandle<()>)>,
 }
 
-impl<M: Members> Broken<M> {
-    fn of(members: M, fault: Fault) -> Self {
+impl Broken {
+    fn start(fault: Fault) -> Self {
+        let fleet = Arc::new(Fleet::start(MASTERS));
         let slow = if let Fault::Slow(count) = fault { count } else { 0 };
-        let proxies = (0..slow).map(|place| Proxy::start(members.port(place))).collect();
-        Self { fault, members: Arc::new(members), proxies, flapping: None }
+        let proxies = fleet.iter().take(slow).map(|server| Proxy::start(server.port())).collect();
+        Self { fault, fleet, proxies, flapping: None }
     }
 
     fn urls(&self) -> Vec<String> {
-        let by_proxy = self.proxies.iter().map(|proxy| self.members.url_by(proxy.port()));
-        by_proxy.chain(self.members.urls().into_iter().skip(self.proxies.len())).collect()
+        let direct = self.fleet.iter().skip(self.proxies.len()).map(Server::url);
+        self.proxies.iter().map(Proxy::url).chain(direct).collect()
     }
 
     fn break_down(&mut self) {
-        let members = Arc::clone(&self.members);
         match self.fault {
-            Fault::Frozen(count) => (0..count).for_each(|place| members.freeze(place)),
-            Fault::Dead(count) => (0..count).for_each(|place| members.kill(place)),
+            Fault::Frozen(count) => self.fleet.iter().take(count).for_each(Server::freeze),
+            Fault::Dead(count) => self.fleet.iter().take(count).for_each(Server::kill),
             // It delays each direction.
             Fault::Slow(_) => self.proxies.iter().for_each(|proxy| proxy.delay(SLOW / 2)),
             Fault::Flapping => {
-                let ended = Arc::new(AtomicBool::new(false));
+                let (fleet, ended) = (Arc::clone(&self.fleet), Arc::new(AtomicBool::new(false)));
                 let until = Arc::clone(&ended);
                 let flap = move || {
                     while !until.load(Ordering::Relaxed) {
-                        members.freeze(0);
+                        fleet[0].freeze();
                         thread::sleep(FLAP);
-                        members.thaw(0);
+                        fleet[0].thaw();
                         thread::sleep(FLAP);
                     }
                 };
@@ -173,7 +106,7 @@ impl<M: Members> Broken<M> {
     }
 }
 
-impl<M> Drop for Broken<M> {
+impl Drop for Broken {
     fn drop(&mut self) {
         if let Some((ended, thread)) = self.flapping.take() {
             ended.store(true, Ordering::Relaxed);
@@ -186,32 +119,16 @@ pub fn run(plan: Plan, book: &mut Book) {
     runtime().block_on(async {
         let healthy = Fleet::start(MASTERS);
         for fault in plan.settings(&FAULTS) {
-            let broken = Broken::of(Fleet::start(MASTERS), *fault);
-            of_fault(plan, book, &healthy, broken, &KINDS).await;
-        }
-        // Apart, for their servers do something all the time; and they take long to notice.
-        #[cfg(feature = "etcd")]
-        if plan == Plan::Full {
-            for fault in FAULTS {
-                let healthy = Cluster::start(MASTERS).await.expect("etcd");
-                let broken = Broken::of(Cluster::start(MASTERS).await.expect("etcd"), fault);
-                of_fault(plan, book, &healthy, broken, &[Kind::Etcd]).await;
-            }
+            of_fault(plan, book, &healthy, *fault).await;
         }
     });
 }
 
-async fn of_fault<M: Members>(
-    plan: Plan,
-    book: &mut Book,
-    healthy: &M,
-    mut broken: Broken<M>,
-    kinds: &[Kind],
-) {
-    let fault = broken.fault;
+async fn of_fault(plan: Plan, book: &mut Book, healthy: &Fleet, fault: Fault) {
+    let mut broken = Broken::start(fault);
     let mut subjects = Vec::new();
     let mut lockers = Vec::new();
-    for kind in kinds.iter().copied() {
+    for kind in KINDS {
         let mut workers = Vec::new();
         for urls in [healthy.urls(), broken.urls()] {
             let locker = Locker::connect(kind, &urls, TTL).await.expect("connected");

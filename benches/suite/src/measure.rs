@@ -116,12 +116,12 @@ impl Seen {
 
 /// All tasks for this time, each with its own lock.
 pub async fn pairs(locker: &Locker, tasks: usize, time: Duration) -> Seen {
-    let client_cpu = cpu::of_self();
+    let (client_cpu, process) = (cpu::of_self(), std::process::id());
     let started = Instant::now();
     let end = started + time;
     let tasks: Vec<_> = (0..tasks)
         .map(|task| {
-            let mut worker = Worker::new(locker.clone(), format!("task-{task}"));
+            let mut worker = Worker::new(locker.clone(), format!("task-{process}-{task}"));
             tokio::spawn(async move {
                 let mut pairs = Pairs::default();
                 worker.work(usize::MAX, end, &mut pairs).await;

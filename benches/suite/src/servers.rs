@@ -1,4 +1,4 @@
-//! The servers of all kinds of locks. Only those run that are used.
+//! The servers of all kinds of locks. Those that are not idle when nobody uses them stand still then.
 
 #[cfg(feature = "etcd")]
 use crate::{etcd::Cluster, plan::runtime};

@@ -18,8 +18,6 @@ pub const NAME: &str = "uncontended";
 const MASTERS: [usize; 4] = [1, 3, 5, 7];
 const TASKS: [usize; 3] = [1, 64, 512];
 const KINDS: &[Kind] = Kind::ALL;
-/// How long they go before it counts, so that connections are open, scripts known and buffers grown.
-const WARM_UP: Duration = Duration::from_millis(250);
 
 const RAW_P50: Metric = Metric::new("one command, p50", "µs");
 const RAW_RATE: Metric = Metric::new("commands a second", "");
@@ -34,7 +32,7 @@ pub fn run(plan: Plan, book: &mut Book) {
         let servers = Servers::start(masters);
         for tasks in plan.settings(&TASKS).iter().copied() {
             let setting = setting(masters, tasks);
-            for _ in 0..plan.pick(7, 3) {
+            for _ in 0..plan.pick(7, 2) {
                 for kind in KINDS {
                     repetition(plan, book, &servers, (masters, tasks), *kind);
                 }
@@ -55,24 +53,31 @@ fn repetition(
     kind: Kind,
 ) {
     let setting = setting(masters, tasks);
+    // Before it counts, so that connections are open, scripts known and buffers grown.
+    let warm_up = plan.ms(250, 50).as_millis().to_string();
     let time = plan.ms(400, 50).as_millis().to_string();
     servers.of(kind, |urls, pids| {
         let tasks = tasks.to_string();
-        let mut child = Running::start(&["pairs", kind.name(), &urls.join(","), &tasks, &time]);
+        let urls = urls.join(",");
+        let mut child = Running::start(&["pairs", kind.name(), &urls, &tasks, &warm_up, &time]);
         child.ready();
         let before = cpu::of(pids);
         child.go();
         let seen = Seen::read(&child.line());
         let server_cpu = cpu::of(pids).saturating_sub(before);
         seen.note(book, NAME, &setting, kind, server_cpu);
+        // Until it has given back what it had.
+        child.rest();
     });
 }
 
 /// What a child does. Instead of addresses it takes a number of servers to start, for a profiler.
 pub fn child_pairs(arguments: &[&str]) {
-    let [kind, urls, tasks, time] = arguments else { panic!("{arguments:?}") };
+    let [kind, urls, tasks, warm_up, time] = arguments else { panic!("{arguments:?}") };
     let kind = Kind::named(kind).expect("a kind");
-    let (tasks, time) = (tasks.parse().expect("tasks"), time.parse().expect("time"));
+    let tasks = tasks.parse().expect("tasks");
+    let [warm_up, time] =
+        [warm_up, time].map(|text| Duration::from_millis(text.parse().expect("milliseconds")));
     let own = urls.parse().ok().map(Fleet::start);
     let urls = match &own {
         Some(fleet) => fleet.urls(),
@@ -80,9 +85,9 @@ pub fn child_pairs(arguments: &[&str]) {
     };
     runtime().block_on(async {
         let locker = Locker::connect(kind, &urls, TTL).await.expect("connected");
-        pairs(&locker, tasks, WARM_UP).await;
+        pairs(&locker, tasks, warm_up).await;
         child::ready();
-        println!("{}", pairs(&locker, tasks, Duration::from_millis(time)).await.line());
+        println!("{}", pairs(&locker, tasks, time).await.line());
         drop(tokio::time::timeout(Duration::from_secs(1), locker.shutdown()).await);
     });
 }

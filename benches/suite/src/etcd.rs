@@ -64,14 +64,7 @@ impl Cluster {
 
     /// Waits until a lease can be had.
     pub async fn answers(&self) -> Result<(), Failure> {
-        let started = Instant::now();
-        while Session::connect(&self.urls, Duration::from_secs(10)).await.is_err() {
-            if started.elapsed() > START_LIMIT {
-                return Err("etcd does not answer".into());
-            }
-            sleep(Duration::from_millis(100)).await;
-        }
-        Ok(())
+        Session::connect(&self.urls, Duration::from_secs(10)).await.map(drop)
     }
 
     /// Stops all members, until they are thawed.
@@ -126,12 +119,12 @@ impl Drop for Alive {
 
 impl Session {
     pub async fn connect(urls: &[String], ttl: Duration) -> Result<Self, Failure> {
-        Self::on(Client::connect(urls, None).await?, ttl).await
+        insist(async || Self::on(Client::connect(urls, None).await?, ttl).await).await
     }
 
     /// A lease of its own on the same connection.
     pub async fn another(&self) -> Result<Self, Failure> {
-        Self::on(self.client.clone(), self.ttl).await
+        insist(async || Self::on(self.client.clone(), self.ttl).await).await
     }
 
     async fn on(client: Client, ttl: Duration) -> Result<Self, Failure> {
@@ -158,5 +151,17 @@ impl Session {
     pub async fn unlock(&self, key: Vec<u8>) -> Result<(), Failure> {
         self.client.lock_client().unlock(key).await?;
         Ok(())
+    }
+}
+
+/// Tries until it is done, or for as long as a start may take: a cluster that has stood still may have to choose a
+/// leader, and has leases to end that ran out meanwhile.
+async fn insist<T>(attempt: impl AsyncFn() -> Result<T, Failure>) -> Result<T, Failure> {
+    let started = Instant::now();
+    loop {
+        match attempt().await {
+            Err(_) if started.elapsed() < START_LIMIT => sleep(Duration::from_millis(100)).await,
+            done => return done,
+        }
     }
 }

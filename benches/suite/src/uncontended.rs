@@ -34,7 +34,7 @@ pub fn run(plan: Plan, book: &mut Book) {
             let setting = setting(masters, tasks);
             for _ in 0..plan.pick(7, 2) {
                 for kind in KINDS {
-                    repetition(plan, book, &servers, (masters, tasks), *kind);
+                    repetition(plan, book, &servers, (&setting, tasks), *kind);
                 }
                 if masters == 1 {
                     raw(plan, book, servers.fleet(), &setting, tasks);
@@ -49,10 +49,9 @@ fn repetition(
     plan: Plan,
     book: &mut Book,
     servers: &Servers,
-    (masters, tasks): (usize, usize),
+    (setting, tasks): (&str, usize),
     kind: Kind,
 ) {
-    let setting = setting(masters, tasks);
     // Before it counts, so that connections are open, scripts known and buffers grown.
     let warm_up = plan.ms(250, 50).as_millis().to_string();
     let time = plan.ms(400, 50).as_millis().to_string();
@@ -65,7 +64,7 @@ fn repetition(
         child.go();
         let seen = Seen::read(&child.line());
         let server_cpu = cpu::of(pids).saturating_sub(before);
-        seen.note(book, NAME, &setting, kind, server_cpu);
+        seen.note(book, NAME, setting, kind, server_cpu);
         // Until it has given back what it had.
         child.rest();
     });

@@ -75,17 +75,18 @@ impl Script {
     #[must_use]
     pub const fn text(self) -> &'static str {
         match self {
-            Self::Acquire => texts!("admitted", "take", "acquire"),
+            Self::Acquire => texts!("alone", "admitted", "take", "acquire"),
             Self::AcquireFenced => {
-                texts!("admitted", "take", "acquire_fenced", "counting", "begin_step")
+                texts!("alone", "admitted", "take", "acquire_fenced", "counting", "begin_step")
             }
-            Self::Raise => texts!("admitted", "counting", "raise"),
-            Self::RefillFenced => texts!("admitted", "counting", "refill_fenced"),
+            Self::Raise => texts!("alone", "admitted", "counting", "raise"),
+            Self::RefillFenced => texts!("alone", "admitted", "counting", "refill_fenced"),
             Self::Rights => texts!("rights"),
             Self::Mark => texts!("mark"),
-            Self::Extend => texts!("extend"),
-            Self::Release => texts!("release"),
+            Self::Extend => texts!("alone", "extend"),
+            Self::Release => texts!("alone", "release"),
             Self::Together => concat!(
+                "local to = ''\n",
                 "local function operation(name, KEYS, ARGV)\n",
                 operation!("acquire", "take", "acquire"),
                 operation!("acquire_fenced", "take", "acquire_fenced", "counting", "begin_step"),

@@ -1,3 +1,3 @@
 -- That is all. Behind take.lua.
 -- Returns '1 0 owner': granted.
-return '1 0 ' .. ARGV[1]
+return '1 0 ' .. to

@@ -12,7 +12,7 @@ local last = tonumber(text)
 if last and last % 64 ~= 0 and last >= @floor@ and last < 9007199254740991 then
   -- pcall: it may be no number as these are written.
   if redis.pcall('INCR', KEYS[3]) == last + 1 then
-    return '6 ' .. text .. ' ' .. ARGV[1]
+    return '6 ' .. text .. ' ' .. to
   end
 end
 -- All is checked before the lock is set again. Where this is denied the lock stays for its ttl, without a

@@ -6,5 +6,5 @@
 -- Returns '3 0 owner' if not.
 -- All scripts return one string, which costs server and client less than a list of three.
 if string.sub(redis.call('GET', KEYS[2]) or '', 1, 32) ~= '@mark@' then
-  return '3 0 ' .. ARGV[1]
+  return '3 0 ' .. to
 end

@@ -8,4 +8,4 @@ if counter > 9007199254740991 then
 end
 count_to(counter)
 redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
-return string.format('1 %.0f %s', counter, ARGV[1])
+return string.format('1 %.0f %s', counter, to)

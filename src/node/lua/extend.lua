@@ -3,10 +3,10 @@
 -- Returns '1 0 owner': still the owner's; '0 0 owner': no such key; '2 ms owner': another's.
 local holder = redis.call('GET', KEYS[1])
 if not holder then
-  return '0 0 ' .. ARGV[1]
+  return '0 0 ' .. to
 end
 if holder ~= ARGV[1] then
-  return string.format('2 %.0f %s', redis.call('PTTL', KEYS[1]), ARGV[1])
+  return string.format('2 %.0f %s', redis.call('PTTL', KEYS[1]), to)
 end
 redis.call('PEXPIRE', KEYS[1], ARGV[2], 'GT')
-return '1 0 ' .. ARGV[1]
+return '1 0 ' .. to

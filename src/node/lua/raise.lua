@@ -4,7 +4,7 @@
 -- Returns '1 0 owner': it vouches; '0 0 owner': it does not.
 local token = tonumber(ARGV[2])
 if redis.call('GET', KEYS[1]) ~= ARGV[1] or counter > token then
-  return '0 0 ' .. ARGV[1]
+  return '0 0 ' .. to
 end
 count_to(token)
-return '1 0 ' .. ARGV[1]
+return '1 0 ' .. to

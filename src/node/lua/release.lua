@@ -13,10 +13,10 @@
 -- owner': another's.
 local holder = redis.call('GET', KEYS[1])
 if not holder then
-  return '0 0 ' .. ARGV[1]
+  return '0 0 ' .. to
 end
 if holder ~= ARGV[1] then
-  return string.format('2 %.0f %s', redis.call('PTTL', KEYS[1]), ARGV[1])
+  return string.format('2 %.0f %s', redis.call('PTTL', KEYS[1]), to)
 end
 redis.call('DEL', KEYS[1])
 local calls, ring = tonumber(ARGV[2]), KEYS[1] .. '/'
@@ -26,7 +26,7 @@ if calls >= 1000 then
   local sit = redis.pcall('PUBSUB', 'NUMSUB', seat)[2] or 0
   if sit > 0 then
     redis.pcall('PUBLISH', seat, '0 ' .. sit .. ' ' .. ARGV[1])
-    return '1 1 ' .. ARGV[1]
+    return '1 1 ' .. to
   end
   calls = 1
 end
@@ -81,10 +81,10 @@ if calls > 0 and redis.pcall('PUBSUB', 'NUMSUB', ring .. '---')[2] ~= 0 then
       local said = i - 1 .. ' ' .. sharing[i] .. ' ' .. ARGV[1]
       redis.pcall('PUBLISH', name, i == 1 and stands_in and said .. ' ' .. stands_in or said)
     end
-    return '1 ' .. others .. ' ' .. ARGV[1]
+    return '1 ' .. others .. ' ' .. to
   else
     -- Who waits cannot be asked for: call them all.
     redis.pcall('PUBLISH', ring .. '---', '0 0 ' .. ARGV[1])
   end
 end
-return '1 0 ' .. ARGV[1]
+return '1 0 ' .. to

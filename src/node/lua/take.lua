@@ -5,7 +5,7 @@
 -- pcall: where nothing may be written, as when memory is full, a lock that is held is still said to be so.
 local set = redis.pcall('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2])
 if not set or set.err and redis.call('EXISTS', KEYS[1]) == 1 then
-  return string.format('2 %.0f %s', redis.call('PTTL', KEYS[1]), ARGV[1])
+  return string.format('2 %.0f %s', redis.call('PTTL', KEYS[1]), to)
 end
 if set.err then
   error(set)

@@ -21,7 +21,14 @@ mod request;
 pub use config::ConfigError;
 pub use listener::RedisListener;
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
 use fred::{
     clients::Client,
@@ -39,6 +46,8 @@ use self::{
     look::Commands,
     reply::{decode, decode_together, failed_call, not_connected, out_of_step, unreachable},
 };
+
+use crate::entropy::Entropy;
 
 use super::{
     Ballot, Facts, FleetKeys, Link, LinkId, Marker, Node, NodeFailure, NodeName, Operation,
@@ -128,7 +137,8 @@ impl RedisNode {
             _ = &mut task => return Err(unreachable("the connection was closed")),
             set_up = setup.run(stale) => set_up?,
         };
-        Ok(RedisLink { id, client, task, digests })
+        let first = u64::try_from(Entropy::System.bits() >> 64).unwrap_or(0);
+        Ok(RedisLink { id, client, task, digests, numbers: AtomicU64::new(first) })
     }
 }
 
@@ -173,6 +183,9 @@ pub struct RedisLink {
     client: Client,
     task: Task,
     digests: Digests,
+    /// The number of the next command for several operations. Counted from one that is a chance: a proxy may
+    /// mix up the replies on several connections.
+    numbers: AtomicU64,
 }
 
 /// The scripts' SHA-1 digests, as the server computed them.
@@ -228,14 +241,15 @@ impl Link for RedisLink {
         ballot: &Arc<Ballot>,
         timeout: Duration,
     ) -> impl Future<Output = Result<Vec<Outcome>, NodeFailure>> + Send + 'static {
-        let Some(args) = request::together(&operations, ballot) else {
+        let number = self.numbers.fetch_add(1, Ordering::Relaxed);
+        let Some(args) = request::together(number, &operations, ballot) else {
             let why = "not all are operations on a key of an owner".to_owned();
             return ready(Err(NodeFailure::NotAdmitted { why })).left_future();
         };
         let reply = send(&self.client, "EVALSHA", args, timeout);
         reply
             .map(move |reply| match reply {
-                Ok(value) => decode_together(value.as_str().as_deref(), &operations),
+                Ok(value) => decode_together(value.as_str().as_deref(), number, &operations),
                 Err(error) => Err(failed_call(&error, timeout)),
             })
             .right_future()

@@ -35,14 +35,17 @@ pub(super) fn decode(value: &Value, asked: &Operation) -> Outcome {
         (pong, Operation::Ping { nonce }) => {
             (pong.as_str().as_deref() == Some(&*nonce.to_string())).then_some(Answer::Done)
         }
-        (reply, asked) => return decode_said(reply.as_str().as_deref(), asked),
+        (reply, asked) => {
+            let is_ours = |to: &str| asked.owner().is_some() && OwnerId::parse(to) == asked.owner();
+            return decode_said(reply.as_str().as_deref(), asked, is_ours);
+        }
     };
     answer.ok_or_else(out_of_step)
 }
 
-/// Reads what a script said.
-fn decode_said(reply: Option<&str>, asked: &Operation) -> Outcome {
-    let said = reply.and_then(Said::read).filter(|said| is_for(said.to, asked));
+/// Reads what a script said, if it was said to whoever asked.
+fn decode_said(reply: Option<&str>, asked: &Operation, is_ours: impl Fn(&str) -> bool) -> Outcome {
+    let said = reply.and_then(Said::read).filter(|said| is_ours(said.to));
     let said = said.ok_or_else(out_of_step)?;
     match said.code {
         script::FAILED => Err(NodeFailure::Rejected { message: said.more.to_owned() }),
@@ -51,20 +54,19 @@ fn decode_said(reply: Option<&str>, asked: &Operation) -> Outcome {
     }
 }
 
-/// Reads the lines of a reply to several operations. One that is out of step makes all of them doubtful.
+/// Reads the lines of a reply to the command of that number. One that is out of step makes all of them
+/// doubtful.
 pub(super) fn decode_together(
     reply: Option<&str>,
+    number: u64,
     asked: &[Operation],
 ) -> Result<Vec<Outcome>, NodeFailure> {
     let mut lines = reply.ok_or_else(out_of_step)?.split('\n');
+    let is_ours = lines.next() == Some(&*number.to_string());
     let outcomes: Vec<Outcome> =
-        asked.iter().map(|asked| decode_said(lines.next(), asked)).collect();
-    let is_in_step = lines.next().is_none() && !outcomes.contains(&Err(out_of_step()));
-    if is_in_step { Ok(outcomes) } else { Err(out_of_step()) }
-}
-
-fn is_for(owner: &str, asked: &Operation) -> bool {
-    asked.owner().is_some() && OwnerId::parse(owner) == asked.owner()
+        asked.iter().map(|asked| decode_said(lines.next(), asked, str::is_empty)).collect();
+    let is_complete = lines.next().is_none() && !outcomes.contains(&Err(out_of_step()));
+    if is_ours && is_complete { Ok(outcomes) } else { Err(out_of_step()) }
 }
 
 /// What a failed call says about the operation. In doubt, that it may have run.
@@ -127,26 +129,29 @@ mod tests {
 
     #[test]
     fn one_line_that_is_out_of_step_makes_all_doubtful() {
-        let owners = [OwnerId::random(), OwnerId::random()];
         let extend = |owner| Operation::Extend { key: Key::new("k"), owner, ttl_ms: 1 };
-        let asked = owners.map(extend);
-        let [a, b] = owners;
-        let decode = |reply: &str| decode_together(Some(reply), &asked);
-        let said = decode(&format!("1 0 {a}\n5 0 {b} ERR not now: 1 2"));
+        let asked = [OwnerId::random(), OwnerId::random()].map(extend);
+        let decode = |reply: &str| decode_together(Some(reply), 7, &asked);
+        let said = decode("7\n1 0 \n5 0  ERR not now: 1 2");
         let failed = NodeFailure::Rejected { message: "ERR not now: 1 2".to_owned() };
         assert_eq!(said, Ok(vec![Ok(Answer::Done), Err(failed)]));
         let out_of_step = Err(out_of_step());
+        let to_owner = format!("7\n1 0 \n1 0 {}", OwnerId::random());
         for reply in [
-            format!("1 0 {b}\n1 0 {a}"),
-            format!("1 0 {a}\n1 0 {a}"),
-            format!("1 0 {a}"),
-            format!("1 0 {a}\n1 0 {b}\n1 0 {b}"),
-            format!("1 0 {a} more\n1 0 {b}"),
-            format!("1 0 {a}\nx"),
-            String::new(),
+            "8\n1 0 \n1 0 ",
+            "1 0 \n1 0 ",
+            "7\n1 0 ",
+            "7\n1 0 \n1 0 \n1 0 ",
+            "7\n1 0  more\n1 0 ",
+            "7\n1 0 \nx",
+            "7\n\n1 0 ",
+            "07\n1 0 \n1 0 ",
+            &*to_owner,
+            "7",
+            "",
         ] {
-            assert_eq!(decode(&reply), out_of_step, "{reply}");
+            assert_eq!(decode(reply), out_of_step, "{reply}");
         }
-        assert_eq!(decode_together(None, &asked), out_of_step);
+        assert_eq!(decode_together(None, 7, &asked), out_of_step);
     }
 }

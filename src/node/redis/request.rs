@@ -52,23 +52,45 @@ impl RedisLink {
     }
 }
 
-/// The arguments of the command for several operations; `None` if there is one among them that is no script.
-pub(super) fn together(operations: &[Operation], ballot: &Ballot) -> Option<Vec<Value>> {
+/// The arguments of the command of that number for several operations, as `together.lua` has them; `None` if
+/// there is one among them that is no script, or if they are of too many kinds.
+pub(super) fn together(
+    number: u64,
+    operations: &[Operation],
+    ballot: &Ballot,
+) -> Option<Vec<Value>> {
     let runs: Vec<Run<'_>> = operations.iter().map(Run::of).collect::<Option<_>>()?;
     let mut keys = vec![&ballot.keys.marker, &ballot.keys.max];
-    keys.extend(runs.iter().flat_map(|run| [Some(run.key), run.counter]).flatten());
+    keys.extend(runs.iter().map(|run| run.key));
+    keys.extend(runs.iter().filter_map(|run| run.counter));
+    let mut kinds: Vec<&Run<'_>> = Vec::new();
+    let mut kind_of_each = String::with_capacity(runs.len());
+    for run in &runs {
+        let known = kinds.iter().position(|kind| kind.is_like(run));
+        kind_of_each.push(character_of(known.unwrap_or(kinds.len()))?);
+        if known.is_none() {
+            kinds.push(run);
+        }
+    }
     let mut args = Arguments::of(runs.len());
     args.put(ballot.digest(Script::Together)?);
     args.put_keys(&keys);
-    for run in runs {
-        args.put(run.name);
-        run.put_args(&mut args);
-        // All that count have the same number of arguments.
-        if run.counter.is_some() && run.numbers.contains(&None) {
-            args.put(0);
+    args.put(number);
+    args.put_joined(runs.iter().map(|run| run.owner));
+    args.put(kind_of_each);
+    for kind in kinds {
+        args.put(kind.name);
+        for number in kind.numbers {
+            args.put(number.unwrap_or(0));
         }
     }
     Some(args.into_values())
+}
+
+/// A kind's character, from '0' on.
+fn character_of(kind: usize) -> Option<char> {
+    let byte = u8::try_from(kind).ok()?.checked_add(b'0')?;
+    byte.is_ascii_graphic().then_some(byte.into())
 }
 
 /// The arguments of one command. They share their memory: one at a time they would cost more than all else.
@@ -90,8 +112,15 @@ impl Arguments {
     }
 
     fn put(&mut self, argument: impl Display) {
-        // A `String` takes all that is written to it.
-        write!(self.text, "{argument}").ok();
+        self.put_joined(std::iter::once(argument));
+    }
+
+    /// All of them as one argument.
+    fn put_joined(&mut self, parts: impl Iterator<Item = impl Display>) {
+        for part in parts {
+            // A `String` takes all that is written to it.
+            write!(self.text, "{part}").ok();
+        }
         self.ends.push(self.text.len());
     }
 
@@ -157,6 +186,11 @@ impl<'a> Run<'a> {
             None => args.put_keys(&[self.key, &fleet.marker]),
             Some(counter) => args.put_keys(&[self.key, &fleet.marker, counter, &fleet.max]),
         }
+    }
+
+    /// Whether it differs from the other in its keys and its owner only.
+    fn is_like(&self, other: &Self) -> bool {
+        self.script == other.script && self.numbers == other.numbers
     }
 
     fn put_args(&self, args: &mut Arguments) {

@@ -264,6 +264,16 @@ pub async fn what_goes_together_is_done_in_order_and_each_for_itself(world: &imp
     assert_eq!([&outcomes[0], &outcomes[2]], [&done(), &done()]);
 }
 
+pub async fn sixty_four_go_together_also_if_all_are_of_different_kinds(world: &impl World) {
+    let (link, owner) = (connect(world).await, OwnerId::random());
+    let raises = (2..65).map(|token| raise(owner, token));
+    let all = std::iter::once(acquire_fenced(owner)).chain(raises).collect();
+    let outcomes = link.call_together(all, &link.ballot(), SOON).await.expect("an answer");
+    assert_eq!(outcomes[0], counted(1));
+    assert_eq!(outcomes[1..], vec![Ok(Answer::Done); 63]);
+    assert_numbers(world, [Some(64), Some(64)]);
+}
+
 pub async fn what_goes_together_needs_the_admission_for_votes_only(world: &impl World) {
     let (mut link, owner) = (connect(world).await, OwnerId::random());
     assert_eq!(ask(&link, acquire(owner, LONG)).await, Ok(Answer::Done));

@@ -308,6 +308,41 @@ pub async fn a_listener_hears_of_all_that_are_released_together(world: &impl Wor
     }
 }
 
+pub async fn of_what_is_released_together_each_calls_those_who_wait_for_it(world: &impl World) {
+    let (link, mut listener) = (connect(world).await, listen(world).await);
+    let [owner, other] = [(); 2].map(|()| OwnerId::random().on_seat(Seat::new(0)));
+    let keys: Vec<Key> = (0..8).map(|number| Key::new(&format!("lock:some-{number}"))).collect();
+    let calls = [Called::Next, Called::NextAndStandIn, Called::Known(SEAT), Called::Nobody];
+    let acquire = |key: &Key| Operation::Acquire { key: key.clone(), owner, ttl_ms: ms(LONG) };
+    let all = keys.iter().map(acquire).collect();
+    link.call_together(all, &link.ballot(), SOON).await.expect("an answer");
+    // The first of each two, and of these not the one that is another's.
+    let waited: Vec<&Key> = keys.iter().step_by(2).collect();
+    listener
+        .move_to(waited.iter().map(|key| to(key.as_str(), None, Some(SEAT))).collect())
+        .await
+        .expect("moved");
+    let mut all = vec![Operation::Release { key: keys[2].clone(), owner: other, calls: calls[0] }];
+    for (place, key) in keys.iter().enumerate() {
+        all.push(Operation::Extend { key: key.clone(), owner, ttl_ms: ms(LONG) });
+        all.push(Operation::Release { key: key.clone(), owner, calls: calls[place / 2] });
+        all.push(acquire(key));
+    }
+    let outcomes = link.call_together(all, &link.ballot(), SOON).await.expect("an answer");
+    assert_taken_for_at_most(&outcomes[0], LONG);
+    for (place, outcomes) in outcomes[1..].chunks(3).enumerate() {
+        let is_called = place % 2 == 0 && calls[place / 2] != Called::Nobody;
+        let released = if is_called { Answer::PassedOn } else { Answer::Done };
+        let done = Ok(Answer::Done);
+        assert_eq!(outcomes, [done.clone(), Ok(released), done], "{place}");
+    }
+    for place in [0, 2, 4] {
+        let heard = hears(&mut listener).await;
+        assert_eq!((heard.key, heard.owner, heard.rank), (keys[place].clone(), owner, 0));
+    }
+    hears_nothing(&mut listener).await;
+}
+
 pub async fn watching_at_a_frozen_server_fails_in_time(world: &impl World) {
     let listener = listen(world).await;
     world.freeze();

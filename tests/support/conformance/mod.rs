@@ -101,6 +101,7 @@ macro_rules! conformance_tests {
             the_largest_number_is_written_ahead_to_the_end_of_a_step
             a_counter_is_raised_for_the_owner_only_and_never_lowered
             what_goes_together_is_done_in_order_and_each_for_itself
+            sixty_four_go_together_also_if_all_are_of_different_kinds
             what_goes_together_needs_the_admission_for_votes_only
             a_refill_brings_the_token_along_and_overwrites_nothing
             numbers_are_exact_up_to_the_limit_and_end_there
@@ -135,6 +136,7 @@ macro_rules! conformance_tests {
             a_listener_changes_many_keys_at_once
             a_listener_that_moves_is_called_on_its_new_seat_alone
             a_listener_hears_of_all_that_are_released_together
+            of_what_is_released_together_each_calls_those_who_wait_for_it
             watching_at_a_frozen_server_fails_in_time
             a_listener_whose_connection_was_killed_ends
             a_listener_at_a_crashed_server_ends

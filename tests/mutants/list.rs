@@ -931,7 +931,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         name: "together_without_admission",
         rule: "votes that go together need the admission as any",
         file: "src/node/lua/together.lua",
-        text: "local is_admitted = is_readable and string.sub(marker or '', 1, 32) == '@mark@'",
+        text: "local is_admitted = is_readable and sub(marker or '', 1, 32) == '@mark@'",
         instead: "local is_admitted = is_readable and (true or '@mark@')",
         witness: Servers("together"),
     },

@@ -1,4 +1,4 @@
-//! Where chance comes from: owner ids and jitter.
+//! Where chance comes from: owner ids, jitter, and the numbers of commands.
 
 use rand::RngExt;
 #[cfg(feature = "sim")]

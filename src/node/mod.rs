@@ -309,8 +309,8 @@ pub trait Link: sealed::Sealed + Send + Sync + 'static {
     /// How many operations may go together.
     fn most_together(&self) -> usize;
 
-    /// Sends operations in one command, which are executed in this order and in one step: those that have
-    /// an owner, grants among them by this admission. Their outcomes, in the same order.
+    /// Sends operations in one command, which are executed in this order and in one step: no more than
+    /// [`most_together`](Self::most_together) of those that have an owner, grants among them by this admission. Their outcomes, in the same order.
     ///
     /// # Errors
     ///

@@ -3,8 +3,8 @@
 //! Every key a script touches is passed in `KEYS`. An error in a script does not roll back what it wrote, so
 //! nothing can fail behind the first write that did not fail itself; but that a lock is set while it is seen
 //! whether it can be counted for, and taken back before the error. Every script returns the
-//! owner id that it was given, or the `run_id`, and `together` all of them, so that a reply which a client
-//! library or a proxy took for another's is found out instead of becoming a vote.
+//! owner id that it was given, or the `run_id`, and `together` the number of its command, so that a reply which
+//! a client library or a proxy took for another's is found out instead of becoming a vote.
 
 use super::{Answer, Operation};
 use crate::fencing_token::FencingToken;
@@ -112,7 +112,8 @@ impl Script {
     }
 }
 
-/// What all scripts reply: `code number owner`, and more behind it in some.
+/// What all scripts reply: `code number owner`, and more behind it in some. Those of several operations that went
+/// together name no owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Said<'a> {
     pub(crate) code: u8,
@@ -239,6 +240,7 @@ mod tests {
     fn the_protocol_shows_the_scripts_as_they_are() {
         let protocol = include_str!("../../docs/protocol.md");
         let shown = [
+            texts!("alone"),
             texts!("admitted"),
             texts!("take"),
             texts!("acquire"),

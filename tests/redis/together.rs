@@ -10,13 +10,13 @@ use proptest::{
 use quorumlock::{
     AcquireError, FencingToken, Key, LockGuard, NodeState, OwnerId, Redlock, Seat,
     node::{
-        Answer, Called, Fence, Link, Node, NodeFailure, Operation, Outcome, SendAs,
+        Answer, Called, Fence, Link, Listener, Move, Node, NodeFailure, Operation, Outcome, SendAs,
         redis::{RedisLink, RedisNode},
     },
 };
 use tokio::{
     runtime::{Builder, Runtime},
-    time::sleep,
+    time::{sleep, timeout},
 };
 
 use crate::{
@@ -332,4 +332,33 @@ async fn a_release_that_may_not_touch_its_key_any_more_keeps_the_node_from_nothi
     assert!(error.contains("NOPERM"), "{error}");
     redlock.try_acquire("other").await.expect("a lock").release().await.expect("released");
     assert!(redlock.nodes().iter().all(|node| node.owed_releases == 0));
+}
+
+#[tokio::test]
+async fn without_the_right_to_ask_who_waits_what_is_released_together_calls_all() {
+    let server = Server::start();
+    let url = user_url(&server, "some", &["allkeys", "allchannels", "+@all", "-pubsub"]);
+    let node = RedisNode::from_url(&url, LIMIT).expect("a good URL");
+    let link = Admitted::admit(node.connect(&[]).await.expect("a connection")).await;
+    let mut listener = node.listen().await.expect("a connection");
+    let keys = [0, 1].map(|key| Key::new(&lock(key)));
+    let to = |key: &Key| Move { key: key.clone(), from: None, to: Some(Seat::new(7)) };
+    listener.move_to(keys.iter().map(to).collect()).await.expect("watched");
+    let owner = OwnerId::random();
+    let acquire = |key: &Key| {
+        let key = key.clone();
+        Operation::Acquire { key, owner, ttl_ms: LONG_MS }
+    };
+    let release = |key: &Key| {
+        let key = key.clone();
+        Operation::Release { key, owner, calls: Called::Next }
+    };
+    for all in [keys.iter().map(acquire).collect(), keys.iter().map(release).collect()] {
+        let outcomes = link.call_together(all, &link.ballot(), LIMIT).await;
+        assert_eq!(outcomes, Ok(vec![Ok(Answer::Done); 2]));
+    }
+    for key in keys {
+        let heard = timeout(LIMIT, listener.heard()).await.expect("called").expect("connected");
+        assert_eq!((heard.key, heard.owner, heard.sharing), (key, owner, 0));
+    }
 }

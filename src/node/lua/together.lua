@@ -19,7 +19,7 @@ for i = 1, #kinds do
     rings[#rings + 1] = KEYS[i + 2] .. '/---'
   end
 end
-local sit = #rings > 1 and redis.pcall('PUBSUB', 'NUMSUB', unpack(rings)) or {}
+local sit = #rings > 0 and redis.pcall('PUBSUB', 'NUMSUB', unpack(rings)) or {}
 local keys, args, said = {'', KEYS[1], '', KEYS[2]}, {'', '', '', ''}, {ARGV[1]}
 local counter, ring = #kinds + 2, 0
 for i = 1, #kinds do

@@ -47,12 +47,11 @@ use self::{
     reply::{decode, decode_together, failed_call, not_connected, out_of_step, unreachable},
 };
 
-use crate::entropy::Entropy;
-
 use super::{
     Ballot, Facts, FleetKeys, Link, LinkId, Marker, Node, NodeFailure, NodeName, Operation,
     Outcome, SendAs, script::Script, sealed::Sealed,
 };
+use crate::entropy::Entropy;
 
 /// With so many announcements a listener may be behind: those of locks that are released together come
 /// together. What is beyond is lost, and costs those who wait some time. fred takes room for them eight times.
@@ -183,8 +182,8 @@ pub struct RedisLink {
     client: Client,
     task: Task,
     digests: Digests,
-    /// The number of the next command for several operations. Counted from one that is a chance: a proxy may
-    /// mix up the replies on several connections.
+    /// The number of the next command for several operations. Counted from a random one: a proxy may mix up the
+    /// replies on several connections.
     numbers: AtomicU64,
 }
 
@@ -230,9 +229,8 @@ impl Link for RedisLink {
             .right_future()
     }
 
-    /// A server needs less than a millisecond for them.
     fn most_together(&self) -> usize {
-        64
+        request::MOST_TOGETHER
     }
 
     fn call_together(
@@ -243,7 +241,7 @@ impl Link for RedisLink {
     ) -> impl Future<Output = Result<Vec<Outcome>, NodeFailure>> + Send + 'static {
         let number = self.numbers.fetch_add(1, Ordering::Relaxed);
         let Some(args) = request::together(number, &operations, ballot) else {
-            let why = "not all are operations on a key of an owner".to_owned();
+            let why = "they cannot go together".to_owned();
             return ready(Err(NodeFailure::NotAdmitted { why })).left_future();
         };
         let reply = send(&self.client, "EVALSHA", args, timeout);

@@ -62,11 +62,13 @@ pub(super) fn decode_together(
     asked: &[Operation],
 ) -> Result<Vec<Outcome>, NodeFailure> {
     let mut lines = reply.ok_or_else(out_of_step)?.split('\n');
-    let is_ours = lines.next() == Some(&*number.to_string());
+    if lines.next() != Some(&*number.to_string()) {
+        return Err(out_of_step());
+    }
     let outcomes: Vec<Outcome> =
         asked.iter().map(|asked| decode_said(lines.next(), asked, str::is_empty)).collect();
     let is_complete = lines.next().is_none() && !outcomes.contains(&Err(out_of_step()));
-    if is_ours && is_complete { Ok(outcomes) } else { Err(out_of_step()) }
+    if is_complete { Ok(outcomes) } else { Err(out_of_step()) }
 }
 
 /// What a failed call says about the operation. In doubt, that it may have run.

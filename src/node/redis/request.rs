@@ -11,6 +11,9 @@ use crate::{
     resource::Key,
 };
 
+/// A server needs less than a millisecond for them.
+pub(super) const MOST_TOGETHER: usize = 64;
+
 impl RedisLink {
     /// The command for an operation; `None` for a vote without a ballot.
     pub(super) fn request(
@@ -104,10 +107,10 @@ struct Arguments {
 impl Arguments {
     /// With room for those of so many operations, unless their keys are long.
     fn of(operations: usize) -> Self {
-        let [text, ends] = [128, 7].map(|of_one: usize| of_one.saturating_mul(operations));
+        let [text, ends] = [96, 2].map(|of_one: usize| of_one.saturating_mul(operations));
         Self {
-            text: String::with_capacity(text.saturating_add(64)),
-            ends: Vec::with_capacity(ends),
+            text: String::with_capacity(text.saturating_add(128)),
+            ends: Vec::with_capacity(ends.saturating_add(16)),
         }
     }
 
@@ -214,6 +217,41 @@ fn number_of(calls: Called) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::node::Fence;
+
+    fn texts(values: Vec<Value>) -> Vec<String> {
+        values.into_iter().filter_map(Value::into_string).collect()
+    }
+
+    #[test]
+    fn what_goes_together_says_once_what_it_has_in_common() {
+        let ballot = Ballot::new(FleetKeys::with_prefix("q:"), "m", "n", 0);
+        let owners = [1, 2, 3, 4].map(|id| OwnerId::parse(&format!("{id:032x}")).unwrap());
+        let fence = |key| Fence { key: Key::new(key), idle_ms: 9 };
+        let [a, b, c, d] = ["a", "b", "c", "d"].map(Key::new);
+        let operations = [
+            Operation::Acquire { key: a, owner: owners[0], ttl_ms: 5 },
+            Operation::AcquireFenced { key: b, fence: fence("fb"), owner: owners[1], ttl_ms: 5 },
+            Operation::Acquire { key: c, owner: owners[2], ttl_ms: 5 },
+            Operation::Acquire { key: d.clone(), owner: owners[3], ttl_ms: 6 },
+            Operation::Release { key: d, owner: owners[3], calls: Called::Known(Seat::new(7)) },
+        ];
+        let said = texts(together(8, &operations, &ballot).unwrap());
+        let keys = ["8", "q:marker", "q:max", "a", "b", "c", "d", "d", "fb"];
+        assert_eq!(said[1..10], keys);
+        let ids: String = [1, 2, 3, 4, 4].map(|id| format!("{id:032x}")).concat();
+        assert_eq!(said[10..13], ["8", &ids, "01023"]);
+        let kinds = ["acquire 5 0 0", "acquire_fenced 5 9 0", "acquire 6 0 0", "release 1007 0 0"];
+        assert_eq!(said[13..].join(" "), kinds.join(" "));
+        assert_eq!(together(8, &[Operation::Ping { nonce: 1 }], &ballot), None);
+    }
+
+    #[test]
+    fn there_are_characters_for_as_many_kinds_as_may_go_together() {
+        let last = character_of(MOST_TOGETHER - 1).unwrap();
+        assert_eq!(u32::from(last), u32::from('0') + 63);
+        assert_eq!(character_of(usize::MAX), None);
+    }
 
     #[test]
     fn each_argument_is_what_was_put_there() {
@@ -221,8 +259,6 @@ mod tests {
         args.put("digest");
         args.put_keys(&[&Key::new("a"), &Key::new("")]);
         args.put(7);
-        let values = args.into_values();
-        let texts: Vec<String> = values.into_iter().filter_map(Value::into_string).collect();
-        assert_eq!(texts, ["digest", "2", "a", "", "7"]);
+        assert_eq!(texts(args.into_values()), ["digest", "2", "a", "", "7"]);
     }
 }

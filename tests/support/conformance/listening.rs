@@ -316,7 +316,7 @@ pub async fn of_what_is_released_together_each_calls_those_who_wait_for_it(world
     let acquire = |key: &Key| Operation::Acquire { key: key.clone(), owner, ttl_ms: ms(LONG) };
     let all = keys.iter().map(acquire).collect();
     link.call_together(all, &link.ballot(), SOON).await.expect("an answer");
-    // The first of each two, and of these not the one that is another's.
+    // The first of each two.
     let waited: Vec<&Key> = keys.iter().step_by(2).collect();
     listener
         .move_to(waited.iter().map(|key| to(key.as_str(), None, Some(SEAT))).collect())

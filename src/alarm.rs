@@ -4,7 +4,8 @@ use std::pin::Pin;
 
 use tokio::time::{Instant, Sleep, sleep_until};
 
-/// A timer that is set anew only when its time has changed: registering one costs more than asking it.
+/// A timer that is set anew only for what is due sooner, or when it went off too early: registering one costs
+/// more than that.
 #[derive(Debug, Default)]
 pub(crate) struct Alarm(Option<Pin<Box<Sleep>>>);
 
@@ -13,10 +14,14 @@ impl Alarm {
     pub(crate) async fn until<T>(&mut self, next: Option<(Instant, T)>) -> T {
         let Some((due, what)) = next else { return std::future::pending().await };
         let timer = self.0.get_or_insert_with(|| Box::pin(sleep_until(due)));
-        if timer.deadline() != due {
+        if timer.deadline() > due {
             timer.as_mut().reset(due);
         }
         timer.as_mut().await;
+        if timer.deadline() < due {
+            timer.as_mut().reset(due);
+            timer.as_mut().await;
+        }
         what
     }
 }
@@ -41,5 +46,8 @@ mod tests {
         assert_eq!(alarm.until(at(1)).now_or_never(), Some(1), "what is past is past");
         assert_eq!(alarm.until(at(2)).await, 2);
         assert_eq!(start.elapsed(), second * 2);
+        assert_eq!(alarm.until(at(3)).now_or_never(), None);
+        assert_eq!(alarm.until(at(5)).await, 5, "set anew for later");
+        assert_eq!(start.elapsed(), second * 5);
     }
 }

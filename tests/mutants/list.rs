@@ -926,6 +926,14 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         instead: "(Self::Call(asked), Answer::Call(outcome)) if true =>",
         witness: Simulation,
     },
+    Mutant {
+        name: "a_timer_that_goes_off_too_early_counts",
+        rule: "what is due is done at its time, also when a timer had been set for something sooner",
+        file: "src/alarm.rs",
+        text: "if timer.deadline() < due {",
+        instead: "if timer.deadline() < due && false {",
+        witness: Simulation,
+    },
     // The scripts and replies of real servers.
     Mutant {
         name: "together_without_admission",

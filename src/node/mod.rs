@@ -310,7 +310,8 @@ pub trait Link: sealed::Sealed + Send + Sync + 'static {
     fn most_together(&self) -> usize;
 
     /// Sends operations in one command, which are executed in this order and in one step: no more than
-    /// [`most_together`](Self::most_together) of those that have an owner, grants among them by this admission. Their outcomes, in the same order.
+    /// [`most_together`](Self::most_together) of those that have an owner, grants among them by this admission.
+    /// Their outcomes, in the same order.
     ///
     /// # Errors
     ///

@@ -1008,6 +1008,14 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         witness: Servers("replies"),
     },
     Mutant {
+        name: "all_connections_number_alike",
+        rule: "a joint reply from another connection is found out",
+        file: "src/node/redis/mod.rs",
+        text: "let first = u64::try_from(Entropy::System.bits() >> 64).unwrap_or(0);",
+        instead: "let first = u64::try_from(Entropy::System.bits() >> 127).unwrap_or(0) >> 1;",
+        witness: Servers("together"),
+    },
+    Mutant {
         name: "one_takes_the_ttl_of_another",
         rule: "what goes together has each its own ttl and token",
         file: "src/node/redis/request.rs",

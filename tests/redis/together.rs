@@ -1,6 +1,10 @@
 //! Operations that go to a node in one command.
 
-use std::{cell::RefCell, collections::BTreeMap, time::Duration};
+use std::{
+    cell::RefCell,
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use futures::future::join_all;
 use proptest::{
@@ -332,6 +336,28 @@ async fn a_release_that_may_not_touch_its_key_any_more_keeps_the_node_from_nothi
     assert!(error.contains("NOPERM"), "{error}");
     redlock.try_acquire("other").await.expect("a lock").release().await.expect("released");
     assert!(redlock.nodes().iter().all(|node| node.owed_releases == 0));
+}
+
+// A proxy may take a reply for one on another connection: it is found out only if no two count alike.
+#[tokio::test]
+async fn no_two_connections_number_their_commands_alike() {
+    let server = Server::start();
+    server.command(&["CONFIG", "SET", "slowlog-log-slower-than", "0"]);
+    let node = RedisNode::from_url(&server.url(), LIMIT).expect("a good URL");
+    let mut numbers = BTreeSet::new();
+    for _ in 0..3 {
+        let link = Admitted::admit(node.connect(&[]).await.expect("a connection")).await;
+        server.command(&["SLOWLOG", "RESET"]);
+        let owner = OwnerId::random();
+        let extend = |key: &str| Operation::Extend { key: Key::new(key), owner, ttl_ms: LONG_MS };
+        let all = vec![extend("a"), extend("b")];
+        link.call_together(all, &link.ballot(), LIMIT).await.expect("an answer");
+        let said = format!("{:?}", server.command(&["SLOWLOG", "GET", "1"]));
+        let (_, arguments) = said.rsplit_once("\"b\"").expect("the last key");
+        numbers.insert(arguments.split('"').nth(1).expect("the number").to_owned());
+    }
+    assert_eq!(numbers.len(), 3, "{numbers:?}");
+    assert!(numbers.iter().all(|number| number.parse::<u64>().is_ok()), "{numbers:?}");
 }
 
 #[tokio::test]

@@ -1,6 +1,7 @@
 -- Does several operations in one step: in the order in which they are asked for, and each as if it were asked
--- for alone. In front of it are their scripts, in one function of the name of one, its KEYS and its ARGV. What
--- votes begin with is looked at once, and for all that is released it is asked at once whether anybody waits.
+-- for alone. In front of it are `to`, which is nobody here, and their scripts, in one function of the name of
+-- one, its KEYS and its ARGV. What votes begin with is looked at once, and for all that is released it is asked
+-- at once whether anybody waits.
 -- KEYS[1]: the marker. KEYS[2]: at least the largest number of any resource. Behind them the locks' keys, and
 -- then the counters of those that count.
 -- ARGV[1]: the number of this command. ARGV[2]: the owner ids, one behind another. ARGV[3]: of which kind each
@@ -8,7 +9,7 @@
 -- and three numbers, of which its script takes those that it wants behind the owner id.
 -- Returns the number of this command, and what their scripts return, a line each, without the owner: whom it
 -- is for is said once. '5 0  message' for an error of one, which does not keep the others from being done.
--- Local, which takes less time than to look for them each time.
+-- Local ones are found faster.
 local KEYS, ARGV, sub = KEYS, ARGV, string.sub
 local marker = redis.pcall('GET', KEYS[1])
 local is_readable = type(marker) ~= 'table'

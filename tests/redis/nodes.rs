@@ -178,14 +178,12 @@ async fn a_node_that_is_busy_with_a_script_cannot_be_looked_at_and_says_so() {
     let server = Server::with_args(&["--busy-reply-threshold", "50"]);
     let redlock = builder().single_node(server.url()).connect().await.unwrap();
     eventually("its vote", SOON, || all_vote(&redlock));
-    std::thread::scope(|scope| {
-        scope.spawn(|| server.command(&["EVAL", "while true do end", "0"]));
-        // It looks every 5 s.
-        let is_told = || waits_because(&redlock, 0, "cannot be looked at: the node answered: BUSY");
-        eventually("the reason", SOON, is_told);
-        eventually("an end", SOON, || {
-            server.command(&["SCRIPT", "KILL"]) == Reply::Text("OK".to_owned())
-        });
+    let _busy = server.send(&["EVAL", "while true do end", "0"]);
+    // It looks every 5 s.
+    let is_told = || waits_because(&redlock, 0, "cannot be looked at: the node answered: BUSY");
+    eventually("the reason", SOON, is_told);
+    eventually("an end", SOON, || {
+        server.command(&["SCRIPT", "KILL"]) == Reply::Text("OK".to_owned())
     });
     eventually("its vote", SOON, || all_vote(&redlock));
     redlock.acquire("r").await.unwrap().release().await.unwrap();

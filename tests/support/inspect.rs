@@ -31,6 +31,12 @@ impl Server {
         }
     }
 
+    /// Sends one command and does not wait for its reply, which may be long in coming. On this connection.
+    pub fn send(&self, args: &[&str]) -> Conn {
+        let sent = self.open(LOOK_LIMIT).and_then(|mut conn| conn.send(args).map(|()| conn));
+        sent.unwrap_or_else(|error| panic!("{args:?} on {}: {error}", self.addr()))
+    }
+
     /// Connects, and authenticates if the server's arguments require it.
     pub(super) fn open(&self, timeout: Duration) -> io::Result<Conn> {
         let mut conn = Conn::open(&self.addr(), timeout)?;

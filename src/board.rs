@@ -1,9 +1,15 @@
 //! What a client knows of its fleet: one board for all lanes, on which each writes what it sees of its
 //! node, and from which each reads what its node is to do.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::{
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::{Context, Poll},
+};
 
-use tokio::sync::Notify;
+use futures::task::AtomicWaker;
 
 use crate::{
     admission::{Fleet, Seen, Sight, Verdict},
@@ -12,6 +18,28 @@ use crate::{
     node::{Ballot, Facts, FleetKeys, MarkState, Marker},
 };
 
+/// Tells one lane of news: once, however often it rang meanwhile. A lane asks at each of its turns, for which a
+/// `Notify` takes a lock twice.
+#[derive(Debug, Default)]
+pub(crate) struct Bell {
+    rang: AtomicBool,
+    lane: AtomicWaker,
+}
+
+impl Bell {
+    fn ring(&self) {
+        self.rang.store(true, Ordering::Release);
+        self.lane.wake();
+    }
+
+    /// Whether it rang since it was asked last. If not, whoever asks is woken when it does.
+    pub(crate) fn poll_rang(&self, context: &Context<'_>) -> Poll<()> {
+        // First: what rings between this and the next line is not missed.
+        self.lane.register(context.waker());
+        if self.rang.swap(false, Ordering::Acquire) { Poll::Ready(()) } else { Poll::Pending }
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct Board {
     fleet: Fleet,
@@ -19,7 +47,7 @@ pub(crate) struct Board {
     entropy: Entropy,
     sight: Mutex<Sight>,
     /// One for each lane.
-    news: Vec<Arc<Notify>>,
+    news: Vec<Arc<Bell>>,
 }
 
 impl Board {
@@ -62,12 +90,12 @@ impl Board {
     }
 
     /// Tells the lane of this place that something has changed that was seen of any node.
-    pub(crate) fn news(&self, place: usize) -> Arc<Notify> {
+    pub(crate) fn news(&self, place: usize) -> Arc<Bell> {
         self.news.get(place).map(Arc::clone).unwrap_or_default()
     }
 
     fn tell_all(&self) {
-        self.news.iter().for_each(|news| news.notify_one());
+        self.news.iter().for_each(|news| news.ring());
     }
 
     /// A look at a node has ended just now, that was asked for at `asked_at`.

@@ -36,6 +36,16 @@ impl OwnerId {
         Self(self.0 & !(0xfff << SEAT_AT) | (a << 8 | b << 4 | c) << SEAT_AT)
     }
 
+    /// What `Display` writes, without its machinery: it is needed for each command and each reply.
+    pub(crate) fn text(self) -> OwnerText {
+        let digit = |half: u8| half.wrapping_add(if half < 10 { b'0' } else { b'a' - 10 });
+        let mut text = [0; 32];
+        for (digits, byte) in text.chunks_exact_mut(2).zip(self.0.to_be_bytes()) {
+            digits.copy_from_slice(&[digit(byte >> 4), digit(byte & 15)]);
+        }
+        OwnerText(text)
+    }
+
     /// Reads what `Display` writes.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         (text.len() == 32).then(|| u128::from_str_radix(text, 16).ok().map(Self)).flatten()
@@ -63,7 +73,18 @@ impl OwnerId {
 /// The whole id as 32 hexadecimal digits: the value of the lock's key, as `redis-cli` shows it.
 impl fmt::Display for OwnerId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:032x}", self.0)
+        f.write_str(self.text().as_str())
+    }
+}
+
+/// The text of an owner id: all of it, so it is not to be shown.
+#[derive(Clone, Copy)]
+pub(crate) struct OwnerText([u8; 32]);
+
+impl OwnerText {
+    pub(crate) fn as_str(&self) -> &str {
+        // They are digits.
+        std::str::from_utf8(&self.0).unwrap_or_default()
     }
 }
 
@@ -116,7 +137,8 @@ mod tests {
     fn ids_differ_and_are_redacted_in_debug() {
         let (a, b) = (OwnerId::random(), OwnerId::random());
         assert_ne!(a, b);
-        assert_eq!(a.to_string().len(), 32);
+        assert_eq!(a.to_string(), format!("{:032x}", a.0));
+        assert_eq!(OwnerId(0x0a9).to_string(), format!("{:032x}", 0x0a9));
         let shown = format!("{a:?}");
         assert!(!shown.contains(&a.to_string()), "{shown}");
         assert_eq!(OwnerId::parse(&a.to_string()), Some(a));

@@ -1,13 +1,18 @@
 //! A connected node on its way to its vote: looked at, made to wait, admitted.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    future::poll_fn,
+    sync::Arc,
+    task::{Poll, ready},
+    time::Duration,
+};
 
 use futures::future::BoxFuture;
-use tokio::{sync::Notify, time::Instant};
+use tokio::time::Instant;
 
 use crate::{
     admission::Verdict,
-    board::Board,
+    board::{Bell, Board},
     clock::{Moment, due_after},
     node::{Ballot, Facts, Link, MarkState, Marker, NodeFailure},
 };
@@ -60,7 +65,7 @@ struct Wait {
 pub(super) struct Candidacy {
     board: Arc<Board>,
     place: usize,
-    news: Arc<Notify>,
+    news: Arc<Bell>,
     /// The id of a marker of which the node does not know the script.
     forgot_script: Option<String>,
     /// The marker that is on its way.
@@ -115,21 +120,15 @@ impl Candidacy {
 
     /// Waits for the next step; for ever while there is none to come. Cancel safe.
     pub(super) async fn next(&mut self) -> Step {
-        let wants_news = self.step.is_none();
-        let step = async {
-            match &mut self.step {
-                Some(step) => step.await,
-                None => std::future::pending().await,
-            }
-        };
-        tokio::select! {
-            biased;
-            step = step => {
+        poll_fn(|context| match &mut self.step {
+            Some(step) => {
+                let ended = ready!(step.as_mut().poll(context));
                 self.step = None;
-                step
+                Poll::Ready(ended)
             }
-            () = self.news.notified(), if wants_news => Step::News,
-        }
+            None => self.news.poll_rang(context).map(|()| Step::News),
+        })
+        .await
     }
 
     /// There is no connection any more.

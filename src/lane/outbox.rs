@@ -6,8 +6,6 @@
 
 use std::{collections::VecDeque, sync::Arc};
 
-use tokio::time::Instant;
-
 use crate::node::{Ballot, Operation, SendAs};
 
 /// One operation that is to be sent.
@@ -16,8 +14,6 @@ pub(super) struct Queued {
     pub(super) id: u64,
     pub(super) operation: Operation,
     pub(super) sent_as: SendAs,
-    /// When its answer is not waited for any more.
-    pub(super) until: Instant,
 }
 
 impl Queued {
@@ -30,6 +26,14 @@ impl Queued {
                 SendAs::Text => false,
             }
     }
+}
+
+/// What goes as one command.
+#[derive(Debug)]
+pub(super) enum Parcel<'a> {
+    Alone(Queued),
+    /// Several, under this admission.
+    Together(Vec<Queued>, &'a Arc<Ballot>),
 }
 
 /// What is to be sent, in order.
@@ -50,17 +54,25 @@ impl Outbox {
     }
 
     /// Takes what is to be sent next: one, or at most so many that go together.
-    pub(super) fn take(&mut self, most: usize, ballot: Option<&Arc<Ballot>>) -> Vec<Queued> {
-        let joins = |queued: &Queued| ballot.is_some_and(|ballot| queued.may_join(ballot));
-        let together = self.0.iter().take(most).take_while(|queued| joins(queued)).count();
-        self.0.drain(..together.max(1).min(self.0.len())).collect()
+    pub(super) fn take<'a>(
+        &mut self,
+        most: usize,
+        ballot: Option<&'a Arc<Ballot>>,
+    ) -> Option<Parcel<'a>> {
+        let most = most.min(self.0.len());
+        if let Some(ballot) = ballot.filter(|_| most > 1) {
+            let together = self.0.iter().take(most).take_while(|queued| queued.may_join(ballot));
+            let together = together.count();
+            if together > 1 {
+                return Some(Parcel::Together(self.0.drain(..together).collect(), ballot));
+            }
+        }
+        self.0.pop_front().map(Parcel::Alone)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
     use crate::{
         node::{Called, FleetKeys},
@@ -79,11 +91,14 @@ mod tests {
     ) -> Vec<Vec<u64>> {
         let mut outbox = Outbox::default();
         for (id, (operation, sent_as)) in (0..).zip(queued) {
-            outbox.put(Queued { id, operation, sent_as, until: Instant::now() + Duration::ZERO });
+            outbox.put(Queued { id, operation, sent_as });
         }
         std::iter::from_fn(|| {
-            let parcel = outbox.take(most, ballot);
-            (!parcel.is_empty()).then(|| parcel.iter().map(|queued| queued.id).collect())
+            let parcel = match outbox.take(most, ballot)? {
+                Parcel::Alone(queued) => vec![queued],
+                Parcel::Together(parcel, _) => parcel,
+            };
+            Some(parcel.iter().map(|queued| queued.id).collect())
         })
         .collect()
     }

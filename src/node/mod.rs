@@ -288,13 +288,13 @@ pub trait Link: sealed::Sealed + Send + Sync + 'static {
     /// Which connection this is.
     fn id(&self) -> &LinkId;
 
-    /// Sends one operation and waits for its answer, for at most `timeout` from now.
+    /// Sends one operation and waits for its answer, for as long as that takes: whoever calls sets the bound, and
+    /// hears of the end of the connection by [`closed`](Self::closed) only.
     ///
     /// # Errors
     ///
-    /// [`Timeout`](NodeFailure::Timeout) and [`Disconnected`](NodeFailure::Disconnected), after which
-    /// the operation may still be executed; [`NoScript`](NodeFailure::NoScript) and
-    /// [`Rejected`](NodeFailure::Rejected), which the server said.
+    /// [`Disconnected`](NodeFailure::Disconnected), after which the operation may still be executed;
+    /// [`NoScript`](NodeFailure::NoScript) and [`Rejected`](NodeFailure::Rejected), which the server said.
     ///
     /// # Cancel safety
     ///
@@ -303,7 +303,6 @@ pub trait Link: sealed::Sealed + Send + Sync + 'static {
         &self,
         operation: &Operation,
         send_as: SendAs,
-        timeout: Duration,
     ) -> impl Future<Output = Outcome> + Send + 'static;
 
     /// How many operations may go together.
@@ -324,15 +323,14 @@ pub trait Link: sealed::Sealed + Send + Sync + 'static {
         &self,
         operations: Vec<Operation>,
         ballot: &Arc<Ballot>,
-        timeout: Duration,
     ) -> impl Future<Output = Result<Vec<Outcome>, NodeFailure>> + Send + 'static;
 
     /// Looks at what decides whether the node may vote. `durability`: whether to ask how it is kept on
-    /// the disk, for which some servers want a right of its own.
+    /// the disk, for which some servers want a right of its own. Each answer is waited for, for at most `timeout`.
     ///
     /// # Errors
     ///
-    /// As for [`call`](Self::call).
+    /// As for [`call`](Self::call), and [`Timeout`](NodeFailure::Timeout).
     ///
     /// # Cancel safety
     ///
@@ -348,11 +346,12 @@ pub trait Link: sealed::Sealed + Send + Sync + 'static {
     /// admits, the scripts are loaded that have its id in their texts; with it, the largest number rises
     /// to its floor, and to the end of its step.
     ///
-    /// Whether it was written; if not, the node is no longer what it was.
+    /// Whether it was written; if not, the node is no longer what it was. Each answer is waited for, for at most
+    /// `timeout`.
     ///
     /// # Errors
     ///
-    /// As for [`call`](Self::call).
+    /// As for [`call`](Self::call), and [`Timeout`](NodeFailure::Timeout), after which it may still be written.
     ///
     /// # Cancel safety
     ///

@@ -126,9 +126,9 @@ pub(crate) struct Said<'a> {
 impl<'a> Said<'a> {
     /// `None` if it is something else.
     pub(crate) fn read(reply: &'a str) -> Option<Self> {
-        let (code, rest) = reply.split_once(' ')?;
-        let (number, rest) = rest.split_once(' ')?;
-        let (to, more) = rest.split_once(' ').unwrap_or((rest, ""));
+        let (code, rest) = first_word(reply)?;
+        let (number, rest) = first_word(rest)?;
+        let (to, more) = first_word(rest).unwrap_or((rest, ""));
         Some(Self { code: code.parse().ok()?, number: number.parse().ok()?, to, more })
     }
 
@@ -150,6 +150,13 @@ impl<'a> Said<'a> {
             _ => None,
         }
     }
+}
+
+/// What is before the first blank, and what behind it. As `split_once`, which takes three times as long for
+/// words as short as these.
+fn first_word(text: &str) -> Option<(&str, &str)> {
+    let blank = text.bytes().position(|byte| byte == b' ')?;
+    Some((text.get(..blank)?, text.get(blank.checked_add(1)?..)?))
 }
 
 #[cfg(test)]

@@ -95,14 +95,13 @@ impl Link for SimLink {
         &self,
         operation: &Operation,
         send_as: SendAs,
-        limit: Duration,
     ) -> impl Future<Output = Outcome> + Send + 'static {
         let (world, connection, operation) =
             (self.open.world.clone(), self.open.id, operation.clone());
         // Sent at the first poll, as the real one is.
         async move {
             let call = Request::Call { operation, send_as };
-            answer_to(world.ask(connection, call, Asked::Call), limit).await
+            answer_to(world.ask(connection, call, Asked::Call)).await
         }
     }
 
@@ -114,11 +113,10 @@ impl Link for SimLink {
         &self,
         operations: Vec<Operation>,
         ballot: &Arc<Ballot>,
-        limit: Duration,
     ) -> impl Future<Output = Result<Vec<Outcome>, NodeFailure>> + Send + 'static {
         let (world, connection) = (self.open.world.clone(), self.open.id);
         let together = Request::Together { operations, ballot: Arc::clone(ballot) };
-        async move { answer_to(world.ask(connection, together, Asked::Together), limit).await }
+        async move { answer_to(world.ask(connection, together, Asked::Together)).await }
     }
 
     fn look(
@@ -129,7 +127,7 @@ impl Link for SimLink {
     ) -> impl Future<Output = Result<Facts, NodeFailure>> + Send + 'static {
         let (world, connection) = (self.open.world.clone(), self.open.id);
         let look = Request::Look { keys: keys.clone() };
-        async move { answer_to(world.ask(connection, look, Asked::Look), limit).await }
+        async move { answer_in(limit, world.ask(connection, look, Asked::Look)).await }
     }
 
     fn mark(
@@ -141,7 +139,7 @@ impl Link for SimLink {
     ) -> impl Future<Output = Result<bool, NodeFailure>> + Send + 'static {
         let (world, connection) = (self.open.world.clone(), self.open.id);
         let mark = Request::Mark { keys: keys.clone(), seen, marker };
-        async move { answer_to(world.ask(connection, mark, Asked::Mark), limit).await }
+        async move { answer_in(limit, world.ask(connection, mark, Asked::Mark)).await }
     }
 
     async fn closed(&mut self) -> String {
@@ -153,15 +151,16 @@ impl Link for SimLink {
     }
 }
 
-async fn answer_to<T>(
-    answer: oneshot::Receiver<Result<T, NodeFailure>>,
-    limit: Duration,
-) -> Result<T, NodeFailure> {
-    match timeout(limit, answer).await {
-        Ok(Ok(answer)) => answer,
-        Ok(Err(_)) => Err(NodeFailure::Disconnected { cause: "closed".to_owned() }),
-        Err(_) => Err(NodeFailure::Timeout { after: limit }),
-    }
+type Awaited<T> = oneshot::Receiver<Result<T, NodeFailure>>;
+
+async fn answer_to<T>(asked: Awaited<T>) -> Result<T, NodeFailure> {
+    let closed = |_| Err(NodeFailure::Disconnected { cause: "closed".to_owned() });
+    asked.await.unwrap_or_else(closed)
+}
+
+async fn answer_in<T>(limit: Duration, asked: Awaited<T>) -> Result<T, NodeFailure> {
+    let too_late = |_| Err(NodeFailure::Timeout { after: limit });
+    timeout(limit, answer_to(asked)).await.unwrap_or_else(too_late)
 }
 
 /// A connection to a simulated master that hears of releases.
@@ -185,7 +184,7 @@ impl Listener for SimListener {
             // All of them are on the way before the first answer comes, and the old seats are left last.
             let ask = |key: &Key, seat, watch| {
                 let request = Request::Watch { key: key.clone(), seat, watch };
-                answer_to(world.ask(connection, request, Asked::Call), limit)
+                answer_in(limit, world.ask(connection, request, Asked::Call))
             };
             let joins = moves.iter().filter_map(|one| Some(ask(&one.key, one.to?, true)));
             let leaves = moves.iter().filter_map(|one| Some(ask(&one.key, one.from?, false)));

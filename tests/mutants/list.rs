@@ -1072,11 +1072,11 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         witness: Servers("together"),
     },
     Mutant {
-        name: "one_waits_for_another_that_has_more_time",
-        rule: "a vote that goes with others ends in its own time",
+        name: "a_call_has_no_end",
+        rule: "a vote is answered in time, also of a node that is silent",
         file: "src/lane/calls/mod.rs",
-        text: "self.ends.insert((*until, *id));",
-        instead: "drop((*until, *id));",
+        text: "self.ends = earliest([self.ends, Some(limits.until)]);",
+        instead: "self.ends = earliest([self.ends, limits.strange_from]);",
         witness: Simulation,
     },
     Mutant {

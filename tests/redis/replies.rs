@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use quorumlock::{
     Key, OwnerId,
-    node::{Link, Node, NodeFailure, Operation, SendAs, redis::RedisNode},
+    node::{Node, NodeFailure, Operation, SendAs, redis::RedisNode},
 };
 
 use crate::support::{Proxy, Server, admit::Admitted, eventually};

@@ -14,7 +14,7 @@ use proptest::{
 use quorumlock::{
     AcquireError, FencingToken, Key, LockGuard, NodeState, OwnerId, Redlock, Seat,
     node::{
-        Answer, Called, Fence, Link, Listener, Move, Node, NodeFailure, Operation, Outcome, SendAs,
+        Answer, Called, Fence, Listener, Move, Node, NodeFailure, Operation, Outcome, SendAs,
         redis::{RedisLink, RedisNode},
     },
 };

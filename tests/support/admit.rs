@@ -13,6 +13,7 @@ use quorumlock::{
         SendAs,
     },
 };
+use tokio::time::timeout;
 
 const LIMIT: Duration = Duration::from_secs(5);
 const PREFIX: &str = "test:";
@@ -36,7 +37,7 @@ impl<L: Link> Admitted<L> {
         self.ballot = ballot(&self.link, true).await.expect("admitted again");
     }
 
-    /// As [`Link::call`]; what is sent by its digest goes by the admission if it has to.
+    /// As [`Link::call`], for at most `timeout`; what is sent by its digest goes by the admission if it has to.
     pub fn call(
         &self,
         operation: &Operation,
@@ -45,13 +46,34 @@ impl<L: Link> Admitted<L> {
     ) -> impl Future<Output = Outcome> + Send + 'static {
         let is_grant = operation.is_grant() && send_as == SendAs::Digest;
         let send_as = if is_grant { SendAs::Ballot(self.ballot()) } else { send_as };
-        self.link.call(operation, send_as, timeout)
+        let outcome = Box::pin(self.link.call(operation, send_as));
+        async move { within(timeout, outcome).await }
+    }
+
+    /// As [`Link::call_together`], for at most `timeout`.
+    pub fn call_together(
+        &self,
+        operations: Vec<Operation>,
+        ballot: &Arc<Ballot>,
+        timeout: Duration,
+    ) -> impl Future<Output = Result<Vec<Outcome>, NodeFailure>> + Send + 'static {
+        let outcomes = Box::pin(self.link.call_together(operations, ballot));
+        async move { within(timeout, outcomes).await }
     }
 
     /// What its acquires are sent with.
     pub fn ballot(&self) -> Arc<Ballot> {
         Arc::clone(&self.ballot)
     }
+}
+
+/// What was asked for, or a timeout.
+pub async fn within<T>(
+    limit: Duration,
+    asked: impl Future<Output = Result<T, NodeFailure>>,
+) -> Result<T, NodeFailure> {
+    let too_late = |_| Err(NodeFailure::Timeout { after: limit });
+    timeout(limit, asked).await.unwrap_or_else(too_late)
 }
 
 async fn ballot(link: &impl Link, mut anew: bool) -> Result<Arc<Ballot>, NodeFailure> {

@@ -1,29 +1,22 @@
 //! What was sent to the node and is not answered.
 
-use std::{
-    collections::{BTreeSet, VecDeque},
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use futures::{FutureExt, StreamExt, future::BoxFuture, stream::FuturesUnordered};
 use tokio::time::Instant;
 
 use super::{
     Permit, ReplyTo,
-    outbox::{Outbox, Queued},
+    outbox::{Outbox, Parcel, Queued},
     unanswered::Unanswered,
 };
 use crate::{
-    clock::due_after,
     node::{Ballot, Link, NodeFailure, Operation, Outcome, SendAs},
     owner_id::OwnerId,
 };
 
 /// So many calls on the way to a node come from more than one who asks, and more will follow.
 const MANY: usize = 4;
-/// What ends within so short a time ends at the same time.
-const AT_ONCE: Duration = Duration::from_millis(1);
 
 /// Something sent to the node and not answered.
 pub(super) enum Call {
@@ -66,7 +59,13 @@ pub(super) struct Limits {
     /// Then its answer is not waited for any more.
     pub(super) until: Instant,
     /// Then it is still waited for, but the node is suspected.
-    pub(super) strange_after: Option<Duration>,
+    pub(super) strange_from: Option<Instant>,
+}
+
+/// A call, and how long it may take.
+struct Limited {
+    call: Call,
+    limits: Limits,
 }
 
 /// What came of one command.
@@ -86,15 +85,16 @@ pub(super) enum CallEnd {
 /// All calls of one lane. Those of a lost connection have to be taken out before the next is used.
 #[derive(Default)]
 pub(super) struct Calls {
-    unanswered: Unanswered<Call>,
+    unanswered: Unanswered<Limited>,
     outbox: Outbox,
     answers: FuturesUnordered<BoxFuture<'static, Came>>,
     /// What came and has not been read.
     came: VecDeque<(u64, CallEnd)>,
-    /// When each has taken so long that it is strange.
-    overdue: BTreeSet<(Instant, u64)>,
-    /// When those are over that went with others which have more time.
-    ends: BTreeSet<(Instant, u64)>,
+    /// No call has taken strangely long before this. It is mostly too early, as most calls are answered long
+    /// before: when it has come, all are looked through, which costs less than to keep them in this order.
+    overdue: Option<Instant>,
+    /// No call ends before this, in the same way.
+    ends: Option<Instant>,
     /// Something was refused that went together. From then on each goes alone.
     each_alone: bool,
 }
@@ -111,11 +111,10 @@ impl Calls {
     /// Puts a call where [`flush`](Self::flush) finds it.
     pub(super) fn send(&mut self, call: Call, operation: Operation, limits: Limits) {
         let sent_as = call.sent_as();
-        let id = self.unanswered.put(call);
-        if let Some(strange_after) = limits.strange_after {
-            self.overdue.insert((due_after(strange_after), id));
-        }
-        self.outbox.put(Queued { id, operation, sent_as, until: limits.until });
+        self.overdue = earliest([self.overdue, limits.strange_from]);
+        self.ends = earliest([self.ends, Some(limits.until)]);
+        let id = self.unanswered.put(Limited { call, limits });
+        self.outbox.put(Queued { id, operation, sent_as });
     }
 
     /// Whether there is something to send while so much else is on the way that more is to be expected.
@@ -130,16 +129,11 @@ impl Calls {
     /// its first poll: so the calls of one link run in the order in which they were sent.
     pub(super) fn flush<L: Link>(&mut self, link: &L, ballot: Option<&Arc<Ballot>>) {
         let most = if self.each_alone { 1 } else { link.most_together() };
-        loop {
-            let mut parcel = self.outbox.take(most, ballot);
-            match (parcel.len(), ballot) {
-                (0, _) => return,
-                (2.., Some(ballot)) => self.send_together(link, parcel, ballot),
-                _ => {
-                    let Some(Queued { id, operation, sent_as, until }) = parcel.pop() else {
-                        return;
-                    };
-                    let answer = link.call(&operation, sent_as, left(until));
+        while let Some(parcel) = self.outbox.take(most, ballot) {
+            match parcel {
+                Parcel::Together(parcel, ballot) => self.send_together(link, parcel, ballot),
+                Parcel::Alone(Queued { id, operation, sent_as }) => {
+                    let answer = link.call(&operation, sent_as);
                     // Not an async block: it would have room for the future twice, before and while it is
                     // awaited.
                     self.answers.push(answer.map(move |outcome| Came::Alone(id, outcome)).boxed());
@@ -149,16 +143,9 @@ impl Calls {
     }
 
     fn send_together<L: Link>(&mut self, link: &L, parcel: Vec<Queued>, ballot: &Arc<Ballot>) {
-        // The command waits for the one that has most time, and the others end here.
-        let Some(last) = parcel.iter().map(|queued| queued.until).max() else { return };
-        for Queued { id, until, .. } in &parcel {
-            if last.saturating_duration_since(*until) > AT_ONCE {
-                self.ends.insert((*until, *id));
-            }
-        }
         let (ids, operations) =
             parcel.into_iter().map(|queued| (queued.id, queued.operation)).unzip();
-        let answers = link.call_together(operations, ballot, left(last));
+        let answers = link.call_together(operations, ballot);
         self.answers.push(answers.map(move |outcomes| Came::Together(ids, outcomes)).boxed());
     }
 
@@ -171,7 +158,7 @@ impl Calls {
     pub(super) async fn answered(&mut self) -> (Call, CallEnd) {
         loop {
             while let Some((id, end)) = self.came.pop_front() {
-                if let Some(call) = self.unanswered.remove(id) {
+                if let Some(Limited { call, .. }) = self.unanswered.remove(id) {
                     self.disown_before(id, &call);
                     return (call, end);
                 }
@@ -207,7 +194,7 @@ impl Calls {
     fn disown_before(&mut self, id: u64, call: &Call) {
         let Call::Release { owner, .. } = call else { return };
         for earlier in self.unanswered.before(id) {
-            if let Call::Vote(vote) = earlier {
+            if let Call::Vote(vote) = &mut earlier.call {
                 vote.disowned |= vote.operation.owner() == Some(*owner);
             }
         }
@@ -218,25 +205,31 @@ impl Calls {
         !self.came.is_empty()
     }
 
-    /// When the first call will have been unanswered for strangely long.
-    pub(super) fn overdue_at(&mut self) -> Option<Instant> {
-        first_unanswered(&mut self.overdue, &self.unanswered)
+    /// When to see whether a call is overdue.
+    pub(super) fn overdue_at(&self) -> Option<Instant> {
+        self.overdue
     }
 
-    /// When the first call is over that went with others.
-    pub(super) fn ends_at(&mut self) -> Option<Instant> {
-        first_unanswered(&mut self.ends, &self.unanswered)
+    /// Whether a call has been unanswered for strangely long by now.
+    pub(super) fn is_overdue(&mut self, now: Instant) -> bool {
+        self.overdue = earliest(self.unanswered.iter().map(|sent| sent.limits.strange_from));
+        self.overdue.is_some_and(|overdue| overdue <= now)
     }
 
-    /// Takes out a call that has had its time by now, if there is one.
-    pub(super) fn end(&mut self, now: Instant) -> Option<Call> {
-        self.ends_at().filter(|end| *end <= now)?;
-        let (_, id) = self.ends.pop_first()?;
-        self.unanswered.remove(id)
+    /// When to see which calls have had their time.
+    pub(super) fn ends_at(&self) -> Option<Instant> {
+        self.ends
+    }
+
+    /// Takes out the calls that have had their time by now.
+    pub(super) fn end(&mut self, now: Instant) -> Vec<Call> {
+        let ended = self.unanswered.remove_if(|sent| sent.limits.until <= now);
+        self.ends = earliest(self.unanswered.iter().map(|sent| Some(sent.limits.until)));
+        ended.into_iter().map(|sent| sent.call).collect()
     }
 
     pub(super) fn is_probing(&self) -> bool {
-        self.unanswered.iter().any(|call| matches!(call, Call::Probe))
+        self.unanswered.iter().any(|sent| matches!(sent.call, Call::Probe))
     }
 
     /// Takes out all calls: their connection is gone, and no answer will come.
@@ -244,26 +237,14 @@ impl Calls {
         self.outbox.clear();
         self.came.clear();
         self.answers = FuturesUnordered::new();
-        self.overdue.clear();
-        self.ends.clear();
+        (self.overdue, self.ends) = (None, None);
         self.each_alone = false;
-        self.unanswered.take()
+        self.unanswered.take().map(|sent| sent.call)
     }
 }
 
-/// When the first is due that is still waited for. The others are forgotten.
-fn first_unanswered(
-    due: &mut BTreeSet<(Instant, u64)>,
-    unanswered: &Unanswered<Call>,
-) -> Option<Instant> {
-    while due.first().is_some_and(|(_, id)| !unanswered.contains(*id)) {
-        due.pop_first();
-    }
-    due.first().map(|(at, _)| *at)
-}
-
-fn left(until: Instant) -> Duration {
-    until.saturating_duration_since(Instant::now())
+fn earliest(times: impl IntoIterator<Item = Option<Instant>>) -> Option<Instant> {
+    times.into_iter().flatten().min()
 }
 
 #[cfg(test)]

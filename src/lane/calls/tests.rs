@@ -17,6 +17,8 @@ struct Told {
     sent: Mutex<Vec<usize>>,
     /// What is said of those that go together; silence if there is nothing.
     together: Option<Result<Vec<Outcome>, NodeFailure>>,
+    /// What is said of those that go alone; silence if there is nothing.
+    alone: Option<Outcome>,
 }
 
 impl Sealed for Told {}
@@ -30,21 +32,18 @@ impl Link for Told {
         &self.id
     }
 
-    fn call(
-        &self,
-        _: &Operation,
-        _: SendAs,
-        _: Duration,
-    ) -> impl Future<Output = Outcome> + Send + 'static {
+    fn call(&self, _: &Operation, _: SendAs) -> impl Future<Output = Outcome> + Send + 'static {
         self.sent.lock().unwrap().push(1);
-        ready(Ok(Answer::Done))
+        match self.alone.clone() {
+            Some(outcome) => ready(outcome).left_future(),
+            None => pending().right_future(),
+        }
     }
 
     fn call_together(
         &self,
         operations: Vec<Operation>,
         _: &Arc<Ballot>,
-        _: Duration,
     ) -> impl Future<Output = Result<Vec<Outcome>, NodeFailure>> + Send + 'static {
         self.sent.lock().unwrap().push(operations.len());
         match self.together.clone() {
@@ -81,7 +80,7 @@ impl Link for Told {
 
 fn link(together: Option<Result<Vec<Outcome>, NodeFailure>>) -> Told {
     let id = LinkId { run_id: String::new(), client_id: None };
-    Told { id, sent: Mutex::default(), together }
+    Told { id, sent: Mutex::default(), together, alone: Some(Ok(Answer::Done)) }
 }
 
 fn ballot() -> Arc<Ballot> {
@@ -104,13 +103,13 @@ async fn a_vote_is_disowned_by_its_release_that_is_answered_first() {
             permit: Permit::take(&Arc::default(), 1).unwrap(),
             disowned: false,
         };
-        let limits = Limits { until: Instant::now(), strange_after: None };
+        let limits = Limits { until: Instant::now(), strange_from: None };
         calls.send(Call::Vote(vote), operation, limits);
     }
     calls.flush(&link, Some(&ballot()));
     let operation = Operation::Release { key: Key::new("k"), owner: own, calls: Called::Next };
     let release = Call::Release { owner: own, sent_as: SendAs::Digest };
-    calls.send(release, operation, Limits { until: Instant::now(), strange_after: None });
+    calls.send(release, operation, Limits { until: Instant::now(), strange_from: None });
     calls.flush(&link, Some(&ballot()));
     assert_eq!(*link.sent.lock().unwrap(), [2, 1]);
     let (answered, _) = calls.answered().await;
@@ -126,7 +125,7 @@ fn send(calls: &mut Calls, link: &Told, ends_after: &[u64]) -> Vec<OwnerId> {
         let operation = Operation::Release { key, owner, calls: Called::Next };
         let until = Instant::now() + Duration::from_millis(*ms);
         let call = Call::Release { owner, sent_as: SendAs::Digest };
-        calls.send(call, operation, Limits { until, strange_after: None });
+        calls.send(call, operation, Limits { until, strange_from: None });
         owner
     };
     let owners = ends_after.iter().map(send_one).collect();
@@ -191,14 +190,39 @@ async fn a_call_ends_in_its_own_time_among_others_that_have_more() {
     let mut calls = Calls::default();
     let owners = send(&mut calls, &link, &[2_000, 50, 80]);
     let start = Instant::now();
-    assert!(calls.end(start).is_none());
-    for (place, ms) in [(1, 50), (2, 80)] {
+    assert!(calls.end(start).is_empty());
+    for (place, ms) in [(1, 50), (2, 80), (0, 2_000)] {
         let end = start + Duration::from_millis(ms);
         assert_eq!(calls.ends_at(), Some(end));
-        assert!(calls.end(end - Duration::from_millis(1)).is_none());
-        assert_eq!(calls.end(end).map(|call| owner(&call)), Some(owners[place]));
+        assert!(calls.end(end - Duration::from_millis(1)).is_empty());
+        let ended: Vec<OwnerId> = calls.end(end).iter().map(owner).collect();
+        assert_eq!(ended, [owners[place]]);
     }
-    assert_eq!((calls.ends_at(), calls.len()), (None, 1));
+    assert!(calls.is_empty() && calls.ends_at().is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_what_was_answered_nothing_ends_and_nothing_is_overdue() {
+    let (mut calls, start) = (Calls::default(), Instant::now());
+    let at = |ms| start + Duration::from_millis(ms);
+    for (ends, strange) in [(50, 10), (80, 20)] {
+        let operation = Operation::Ping { nonce: calls.nonce() };
+        let limits = Limits { until: at(ends), strange_from: Some(at(strange)) };
+        calls.send(Call::Probe, operation, limits);
+    }
+    let mut silent = link(None);
+    silent.alone = None;
+    calls.flush(&silent, None);
+    assert!(!calls.is_overdue(at(9)));
+    assert!(calls.is_overdue(at(10)), "not answered");
+    assert!(calls.unanswered.remove(1).is_some());
+    assert!(calls.overdue_at() <= Some(at(20)) && calls.ends_at() <= Some(at(80)), "not too late");
+    assert!(!calls.is_overdue(at(19)) && calls.end(at(79)).is_empty(), "answered in time");
+    assert_eq!((calls.overdue_at(), calls.ends_at()), (Some(at(20)), Some(at(80))));
+    assert!(calls.is_overdue(at(20)));
+    assert_eq!(calls.end(at(80)).len(), 1);
+    assert!(!calls.is_overdue(at(1_000)));
+    assert_eq!((calls.overdue_at(), calls.ends_at()), (None, None));
 }
 
 // It would be executed on the next connection, and nobody would know.
@@ -209,7 +233,7 @@ async fn what_was_not_sent_on_a_connection_that_is_lost_is_not_sent_on_the_next(
     let (key, owner) = (Key::new("k"), OwnerId::random());
     let operation = Operation::Acquire { key, owner, ttl_ms: 1 };
     let call = Call::Release { owner, sent_as: SendAs::Digest };
-    calls.send(call, operation, Limits { until: Instant::now(), strange_after: None });
+    calls.send(call, operation, Limits { until: Instant::now(), strange_from: None });
     assert_eq!(calls.take().count(), 1);
     calls.flush(&link, Some(&ballot()));
     assert!(link.sent.lock().unwrap().is_empty());

@@ -1,5 +1,7 @@
 //! The connection of a lane: what its loss means, and its silence.
 
+use tokio::time::Instant;
+
 use super::{PATIENCE, PROBE, RECONNECT, Worker};
 use crate::{
     clock::due_after,
@@ -28,6 +30,12 @@ impl<N: Node> Worker<N> {
         self.ledger.node_is_back();
         self.show_state();
         self.send_releases();
+    }
+
+    pub(super) fn suspect_if_overdue(&mut self) {
+        if self.calls.is_overdue(Instant::now()) {
+            self.suspect();
+        }
     }
 
     /// The node is silent. Nothing more is sent until a probe behind it was answered.

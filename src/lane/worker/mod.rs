@@ -142,7 +142,7 @@ impl<N: Node> Worker<N> {
                     self.send_releases();
                 }
                 Event::Due(Due::ProbeAgain) => self.probe_again(),
-                Event::Due(Due::Overdue) => self.suspect(),
+                Event::Due(Due::Overdue) => self.suspect_if_overdue(),
                 Event::Due(Due::CallEnds) => self.end_calls(),
                 Event::Due(Due::LookAgain) => self.look(),
                 Event::Due(Due::HeldBackTooLong) => self.end_held_back(),
@@ -196,7 +196,14 @@ impl<N: Node> Worker<N> {
             (self.held_back_until(), Due::HeldBackTooLong),
             (self.ending.as_ref().map(|ending| ending.deadline), Due::End),
         ];
-        all.into_iter().filter_map(|(at, due)| Some((at?, due))).min_by_key(|(at, _)| *at)
+        // Done at each turn: not by adapters, which take twice as long.
+        let mut next: Option<(Instant, Due)> = None;
+        for (at, due) in all {
+            if let Some(at) = at {
+                next = next.filter(|(first, _)| *first <= at).or(Some((at, due)));
+            }
+        }
+        next
     }
 
     fn finished(&self) -> bool {
@@ -292,20 +299,21 @@ impl<N: Node> Worker<N> {
         let patience = || due_after(PATIENCE);
         let (operation, limits) = match &call {
             Call::Vote(vote) => {
-                (vote.operation.clone(), Limits { until: vote.deadline, strange_after: None })
+                (vote.operation.clone(), Limits { until: vote.deadline, strange_from: None })
             }
             Call::Release { owner, .. } => {
                 let Some(release) = self.ledger.get(*owner) else { return };
-                let strange_after = Some(release.timeout.max(self.common.silence));
+                let strange_from = Some(due_after(release.timeout.max(self.common.silence)));
                 let (key, owner, calls) = (release.key.clone(), release.owner, release.calls);
                 (
                     Operation::Release { key, owner, calls },
-                    Limits { until: patience(), strange_after },
+                    Limits { until: patience(), strange_from },
                 )
             }
             Call::Probe => {
                 let ping = Operation::Ping { nonce: self.calls.nonce() };
-                (ping, Limits { until: patience(), strange_after: Some(self.common.silence) })
+                let strange_from = Some(due_after(self.common.silence));
+                (ping, Limits { until: patience(), strange_from })
             }
         };
         self.calls.send(call, operation, limits);
@@ -345,10 +353,9 @@ impl<N: Node> Worker<N> {
         }
     }
 
-    /// Ends the calls that have had their time, while others wait on that went with them.
+    /// Ends the calls that have had their time. What still comes of them is not heard.
     fn end_calls(&mut self) {
-        let now = Instant::now();
-        while let Some(call) = self.calls.end(now) {
+        for call in self.calls.end(Instant::now()) {
             self.answered(call, Err(NodeFailure::Timeout { after: PATIENCE }));
         }
     }

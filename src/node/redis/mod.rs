@@ -7,9 +7,9 @@
 //! Invariants:
 //!
 //! 1. Scripts go out as custom commands, because fred ignores options on `eval` and `evalsha`.
-//! 2. Each has a timeout of fred's own, which takes a command back that is not yet written, and one
-//!    attempt. fred also takes commands after its connection has ended, and never answers them: the
-//!    lane, which hears of the end, answers what was in flight.
+//! 2. Each has one attempt, and no timeout of fred's own, which would be one more timer for each: the lane, which
+//!    bounds what it waits for, has one for all. fred also takes commands after its connection has ended, and never
+//!    answers them: the lane, which hears of the end, answers what was in flight.
 //! 3. A call's future is polled to its end by the lane: fred sends what a dropped future asked for.
 
 mod config;
@@ -212,7 +212,6 @@ impl Link for RedisLink {
         &self,
         operation: &Operation,
         send_as: SendAs,
-        timeout: Duration,
     ) -> impl Future<Output = Outcome> + Send + 'static {
         let Some((command, args)) = self.request(operation, &send_as) else {
             let why = "an acquire goes by its admission only".to_owned();
@@ -220,11 +219,11 @@ impl Link for RedisLink {
         };
         let expected = operation.clone();
         // Not an async block: it would have room for the future twice, before and while it is awaited.
-        let reply = send(&self.client, command, args, timeout);
+        let reply = send(&self.client, command, args, UNBOUNDED);
         reply
             .map(move |reply| match reply {
                 Ok(value) => decode(&value, &expected),
-                Err(error) => Err(failed_call(&error, timeout)),
+                Err(error) => Err(failed_call(&error, UNBOUNDED)),
             })
             .right_future()
     }
@@ -237,18 +236,17 @@ impl Link for RedisLink {
         &self,
         operations: Vec<Operation>,
         ballot: &Arc<Ballot>,
-        timeout: Duration,
     ) -> impl Future<Output = Result<Vec<Outcome>, NodeFailure>> + Send + 'static {
         let number = self.numbers.fetch_add(1, Ordering::Relaxed);
         let Some(args) = request::together(number, &operations, ballot) else {
             let why = "they cannot go together".to_owned();
             return ready(Err(NodeFailure::NotAdmitted { why })).left_future();
         };
-        let reply = send(&self.client, "EVALSHA", args, timeout);
+        let reply = send(&self.client, "EVALSHA", args, UNBOUNDED);
         reply
             .map(move |reply| match reply {
                 Ok(value) => decode_together(value.as_str().as_deref(), number, &operations),
-                Err(error) => Err(failed_call(&error, timeout)),
+                Err(error) => Err(failed_call(&error, UNBOUNDED)),
             })
             .right_future()
     }
@@ -286,6 +284,9 @@ impl Link for RedisLink {
     }
 }
 
+/// To fred a timeout of zero means none at all.
+const UNBOUNDED: Duration = Duration::ZERO;
+
 /// Sends one command with the options that a vote needs. See the module's invariants.
 fn send(
     client: &Client,
@@ -294,8 +295,7 @@ fn send(
     timeout: Duration,
 ) -> impl Future<Output = Result<Value, Error>> + Send + 'static {
     let options = Options {
-        // To fred a timeout of zero means none at all.
-        timeout: Some(timeout.max(Duration::from_millis(1))),
+        timeout: Some(timeout),
         max_attempts: Some(1),
         fail_fast: true,
         ..Options::default()

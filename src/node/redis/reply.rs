@@ -8,12 +8,9 @@ use fred::{
 };
 
 use super::listener::whole_ring;
-use crate::{
-    node::{
-        Answer, NodeFailure, Operation, Outcome,
-        script::{self, Said},
-    },
-    owner_id::OwnerId,
+use crate::node::{
+    Answer, NodeFailure, Operation, Outcome,
+    script::{self, Said},
 };
 
 /// Reads a reply, and makes sure that it is the one to this operation.
@@ -36,7 +33,7 @@ pub(super) fn decode(value: &Value, asked: &Operation) -> Outcome {
             (pong.as_str().as_deref() == Some(&*nonce.to_string())).then_some(Answer::Done)
         }
         (reply, asked) => {
-            let is_ours = |to: &str| asked.owner().is_some() && OwnerId::parse(to) == asked.owner();
+            let is_ours = |to: &str| asked.owner().is_some_and(|owner| owner.text().as_str() == to);
             return decode_said(reply.as_str().as_deref(), asked, is_ours);
         }
     };
@@ -127,7 +124,7 @@ pub(super) fn unreachable(cause: &str) -> NodeFailure {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::resource::Key;
+    use crate::{owner_id::OwnerId, resource::Key};
 
     #[test]
     fn one_line_that_is_out_of_step_makes_all_doubtful() {

@@ -1,7 +1,5 @@
 //! Operations as the commands that they are.
 
-use std::fmt::{Display, Write};
-
 use fred::{bytes::Bytes, types::Value};
 
 use super::{RedisLink, listener::whole_ring};
@@ -24,11 +22,11 @@ impl RedisLink {
         let mut args = Arguments::of(1);
         if let Operation::Waiters { key, .. } = operation {
             args.put("NUMSUB");
-            args.put(whole_ring(key));
+            args.put(&whole_ring(key));
             return Some(("PUBSUB", args.into_values()));
         }
         if let Operation::Ping { nonce } = operation {
-            args.put(nonce);
+            args.put_number(*nonce);
             return Some(("PING", args.into_values()));
         }
         let run = Run::of(operation)?;
@@ -78,13 +76,13 @@ pub(super) fn together(
     let mut args = Arguments::of(runs.len());
     args.put(ballot.digest(Script::Together)?);
     args.put_keys(&keys);
-    args.put(number);
-    args.put_joined(runs.iter().map(|run| run.owner));
-    args.put(kind_of_each);
+    args.put_number(number);
+    args.put_owners(runs.iter().map(|run| run.owner));
+    args.put(&kind_of_each);
     for kind in kinds {
         args.put(kind.name);
         for number in kind.numbers {
-            args.put(number.unwrap_or(0));
+            args.put_number(number.unwrap_or(0));
         }
     }
     Some(args.into_values())
@@ -114,21 +112,27 @@ impl Arguments {
         }
     }
 
-    fn put(&mut self, argument: impl Display) {
-        self.put_joined(std::iter::once(argument));
+    fn put(&mut self, argument: &str) {
+        self.text.push_str(argument);
+        self.ends.push(self.text.len());
+    }
+
+    /// Not by `Display`, which takes several times as long.
+    fn put_number(&mut self, number: u64) {
+        push_digits(&mut self.text, number);
+        self.ends.push(self.text.len());
     }
 
     /// All of them as one argument.
-    fn put_joined(&mut self, parts: impl Iterator<Item = impl Display>) {
-        for part in parts {
-            // A `String` takes all that is written to it.
-            write!(self.text, "{part}").ok();
+    fn put_owners(&mut self, owners: impl IntoIterator<Item = OwnerId>) {
+        for owner in owners {
+            self.text.push_str(owner.text().as_str());
         }
         self.ends.push(self.text.len());
     }
 
     fn put_keys(&mut self, keys: &[&Key]) {
-        self.put(keys.len());
+        self.put_number(u64::try_from(keys.len()).unwrap_or(u64::MAX));
         for key in keys {
             self.put(key.as_str());
         }
@@ -140,6 +144,14 @@ impl Arguments {
         let places = begins.zip(&self.ends);
         places.map(|(begin, end)| Value::Bytes(text.slice(begin..*end))).collect()
     }
+}
+
+fn push_digits(text: &mut String, number: u64) {
+    if number >= 10 {
+        push_digits(text, number / 10);
+    }
+    let digit = u8::try_from(number % 10).unwrap_or(0);
+    text.push(char::from(b'0'.wrapping_add(digit)));
 }
 
 /// An operation that is a script, with what that takes.
@@ -197,9 +209,9 @@ impl<'a> Run<'a> {
     }
 
     fn put_args(&self, args: &mut Arguments) {
-        args.put(self.owner);
-        for number in self.numbers.iter().flatten() {
-            args.put(number);
+        args.put_owners([self.owner]);
+        for number in self.numbers.into_iter().flatten() {
+            args.put_number(number);
         }
     }
 }
@@ -258,7 +270,14 @@ mod tests {
         let mut args = Arguments::of(1);
         args.put("digest");
         args.put_keys(&[&Key::new("a"), &Key::new("")]);
-        args.put(7);
-        assert_eq!(texts(args.into_values()), ["digest", "2", "a", "", "7"]);
+        let owner = OwnerId::random();
+        args.put_owners([owner, owner]);
+        for number in [0, 7, 10, 1_907, u64::MAX] {
+            args.put_number(number);
+        }
+        let texts = texts(args.into_values());
+        assert_eq!(texts[..4], ["digest", "2", "a", ""]);
+        assert_eq!(texts[4], format!("{owner}{owner}"));
+        assert_eq!(texts[5..], ["0", "7", "10", "1907", "18446744073709551615"]);
     }
 }

@@ -14,7 +14,7 @@ use super::{
     KEY, LONG, LONGER, MARKER, SOON, World, acquire, ask, assert_lives_for, assert_not_admitted,
     assert_taken_for_at_most, connect, extend, marker, ms, ms_i64, release,
 };
-use crate::support::admit::Admitted;
+use crate::support::admit::{Admitted, within};
 
 const FENCE: &str = "fence:a";
 const MAX: &str = "test:max";
@@ -221,7 +221,7 @@ pub async fn a_counter_goes_on_from_the_floor_and_not_from_below(world: &impl Wo
         assert_numbers(world, [Some(counter), Some(128)]);
         let ballot = Arc::new(Ballot::new(at.clone(), &id, &members, floor));
         let asked = acquire_fenced(OwnerId::random());
-        let granted = link.call(&asked, SendAs::Ballot(ballot), SOON).await;
+        let granted = within(SOON, link.call(&asked, SendAs::Ballot(ballot))).await;
         assert_eq!(granted, counted(number), "{counter} at {floor}");
         world.delete(KEY);
     }

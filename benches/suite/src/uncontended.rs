@@ -32,7 +32,9 @@ pub fn run(plan: Plan, book: &mut Book) {
         let servers = Servers::start(masters);
         for tasks in plan.settings(&TASKS).iter().copied() {
             let setting = setting(masters, tasks);
-            for _ in 0..plan.pick(7, 2) {
+            // The targets are about five, and one repetition says little on a machine that is shared.
+            let repetitions = if masters == 5 { 15 } else { 7 };
+            for _ in 0..plan.pick(repetitions, 2) {
                 for kind in KINDS {
                     repetition(plan, book, &servers, (&setting, tasks), *kind);
                 }

@@ -156,12 +156,13 @@ impl<N: Node> Worker<N> {
         self.flush().await;
         let next = self.next_due();
         tokio::select! {
-            // In this order a run is the same each time, and answers make room for requests.
+            // In this order a run is the same each time, answers make room for requests, and who asks again
+            // when a node's time is up finds that it was silent.
             biased;
             (call, end) = self.calls.answered() => Event::Answered(call, end),
             change = self.connection.changed() => Event::Connection(change),
-            request = self.queue.recv(), if self.queue_open => Event::Requested(request),
             due = self.alarm.until(next) => Event::Due(due),
+            request = self.queue.recv(), if self.queue_open => Event::Requested(request),
             step = self.candidacy.next() => Event::Candidacy(step),
         }
     }

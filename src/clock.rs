@@ -7,31 +7,41 @@
 
 use std::time::Duration;
 
-/// A point in time, as the time since an arbitrary origin that is fixed for the process.
+/// A point in time, as the nanoseconds since an arbitrary origin that is fixed for the process: enough for
+/// five centuries, in half the room of a `Duration`. Each held lock has several.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Moment(Duration);
+pub(crate) struct Moment(u64);
 
 impl Moment {
+    fn after_origin(span: Duration) -> Self {
+        Self(nanos(span))
+    }
+
     /// This moment, moved into the future by `span`; the end of time where that would overflow.
     pub(crate) fn plus(self, span: Duration) -> Self {
-        Self(self.0.saturating_add(span))
+        Self(self.0.saturating_add(nanos(span)))
     }
 
     /// This moment, moved into the past by `span`; the origin where that would be before it.
     pub(crate) fn before(self, span: Duration) -> Self {
-        Self(self.0.saturating_sub(span))
+        Self(self.0.saturating_sub(nanos(span)))
     }
 
     /// The last multiple of `step` that is not after this moment.
     pub(crate) fn rounded_down(self, step: Duration) -> Self {
-        let over = self.0.as_nanos().checked_rem(step.as_nanos()).unwrap_or(0);
-        self.before(u64::try_from(over).map_or(Duration::ZERO, Duration::from_nanos))
+        let over = self.0.checked_rem(nanos(step)).unwrap_or(0);
+        Self(self.0.saturating_sub(over))
     }
 
     /// How long after `earlier` this moment is; zero when it is not after it.
     pub(crate) fn since(self, earlier: Self) -> Duration {
-        self.0.saturating_sub(earlier.0)
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
+}
+
+/// The nanoseconds of a span; the most there can be where it is longer.
+fn nanos(span: Duration) -> u64 {
+    u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// Where moments come from.
@@ -48,9 +58,9 @@ impl Clock {
     /// Reads the clock. A decision reads it once.
     pub(crate) fn now(self) -> Moment {
         match self {
-            Self::System => Moment(since_origin()),
+            Self::System => Moment::after_origin(since_origin()),
             #[cfg(feature = "sim")]
-            Self::Simulated(clock) => Moment(clock.since_origin()),
+            Self::Simulated(clock) => Moment::after_origin(clock.since_origin()),
         }
     }
 }
@@ -126,5 +136,16 @@ mod tests {
     fn moments_do_not_overflow() {
         let end = Clock::System.now().plus(Duration::MAX).plus(Duration::MAX);
         assert_eq!(end.plus(Duration::from_secs(1)), end);
+        assert!(end.before(Duration::from_nanos(1)) < end);
+        assert_eq!(end.before(Duration::MAX), Moment::after_origin(Duration::ZERO));
+    }
+
+    #[test]
+    fn a_moment_is_rounded_down_to_a_multiple() {
+        let moment = Moment::after_origin(Duration::from_nanos(29));
+        let rounded = |nanos| moment.rounded_down(Duration::from_nanos(nanos));
+        assert_eq!(rounded(10), Moment::after_origin(Duration::from_nanos(20)));
+        assert_eq!(rounded(0), moment);
+        assert_eq!(moment.since(rounded(10)), Duration::from_nanos(9));
     }
 }

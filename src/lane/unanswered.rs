@@ -38,6 +38,11 @@ impl<T> Unanswered<T> {
         usize::try_from(number.checked_sub(self.first)?).ok()
     }
 
+    pub(super) fn contains(&self, number: u64) -> bool {
+        let slot = self.place(number).and_then(|place| self.waiting.get(place));
+        slot.is_some_and(Option::is_some)
+    }
+
     pub(super) fn remove(&mut self, number: u64) -> Option<T> {
         let place = self.place(number)?;
         let one = self.waiting.get_mut(place)?.take()?;
@@ -105,6 +110,7 @@ mod tests {
                         let number = unanswered.next_number().saturating_sub(step % 20);
                         let before = expected.range(..number).map(|(_, one)| *one);
                         prop_assert!(unanswered.before(number).map(|one| *one).eq(before));
+                        prop_assert_eq!(unanswered.contains(number), expected.contains_key(&number));
                         prop_assert_eq!(unanswered.remove(number), expected.remove(&number));
                     }
                     97..99 => {

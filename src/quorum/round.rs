@@ -14,7 +14,7 @@ use crate::{
 /// The outcomes of one round so far. Those that come in after the decision are taken as well.
 #[derive(Debug)]
 pub(crate) struct Round {
-    outcomes: Vec<NodeOutcome>,
+    outcomes: Box<[NodeOutcome]>,
     inbox: Arc<Inbox>,
 }
 
@@ -28,7 +28,7 @@ impl Round {
                 send(ReplyTo { round: 0, place, to: Arc::clone(&inbox) });
             }
         }
-        Self { outcomes: known, inbox }
+        Self { outcomes: known.into(), inbox }
     }
 
     /// What one node says to a question that is no vote, or that it did not answer within `limit`. Cancel

@@ -71,8 +71,8 @@ pub fn run(plan: Plan, book: &mut Book) {
             Cell {
                 locks: 10_000,
                 ttl: seconds(10),
-                time: seconds(60),
-                rounds: 1,
+                time: seconds(20),
+                rounds: 3,
                 kinds: &[Kind::Ours, Kind::Distributed],
             },
             Cell {

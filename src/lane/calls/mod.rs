@@ -21,8 +21,17 @@ const MANY: usize = 4;
 /// Something sent to the node and not answered.
 pub(super) enum Call {
     Vote(Vote),
-    Release { owner: OwnerId, sent_as: SendAs },
-    Probe,
+    Release { owner: OwnerId, sent_as: SendAs, limits: Limits },
+    Probe { limits: Limits },
+}
+
+/// How long something may take that is not a vote.
+#[derive(Clone, Copy)]
+pub(super) struct Limits {
+    /// Then it is still waited for, but the node is suspected.
+    pub(super) strange_from: Instant,
+    /// Then its answer is not waited for any more.
+    pub(super) until: Instant,
 }
 
 pub(super) struct Vote {
@@ -48,24 +57,23 @@ impl Call {
     fn sent_as(&self) -> SendAs {
         match self {
             Self::Vote(Vote { sent_as, .. }) | Self::Release { sent_as, .. } => sent_as.clone(),
-            Self::Probe => SendAs::Digest,
+            Self::Probe { .. } => SendAs::Digest,
         }
     }
-}
 
-/// How long a call may take.
-#[derive(Clone, Copy)]
-pub(super) struct Limits {
-    /// Then its answer is not waited for any more.
-    pub(super) until: Instant,
-    /// Then it is still waited for, but the node is suspected.
-    pub(super) strange_from: Option<Instant>,
-}
+    fn until(&self) -> Instant {
+        match self {
+            Self::Vote(vote) => vote.deadline,
+            Self::Release { limits, .. } | Self::Probe { limits } => limits.until,
+        }
+    }
 
-/// A call, and how long it may take.
-struct Limited {
-    call: Call,
-    limits: Limits,
+    fn strange_from(&self) -> Option<Instant> {
+        match self {
+            Self::Vote(_) => None,
+            Self::Release { limits, .. } | Self::Probe { limits } => Some(limits.strange_from),
+        }
+    }
 }
 
 /// What came of one command.
@@ -85,7 +93,7 @@ pub(super) enum CallEnd {
 /// All calls of one lane. Those of a lost connection have to be taken out before the next is used.
 #[derive(Default)]
 pub(super) struct Calls {
-    unanswered: Unanswered<Limited>,
+    unanswered: Unanswered<Call>,
     outbox: Outbox,
     answers: FuturesUnordered<BoxFuture<'static, Came>>,
     /// What came and has not been read.
@@ -109,11 +117,11 @@ impl Calls {
     }
 
     /// Puts a call where [`flush`](Self::flush) finds it.
-    pub(super) fn send(&mut self, call: Call, operation: Operation, limits: Limits) {
+    pub(super) fn send(&mut self, call: Call, operation: Operation) {
         let sent_as = call.sent_as();
-        self.overdue = earliest([self.overdue, limits.strange_from]);
-        self.ends = earliest([self.ends, Some(limits.until)]);
-        let id = self.unanswered.put(Limited { call, limits });
+        self.overdue = earliest([self.overdue, call.strange_from()]);
+        self.ends = earliest([self.ends, Some(call.until())]);
+        let id = self.unanswered.put(call);
         self.outbox.put(Queued { id, operation, sent_as });
     }
 
@@ -158,7 +166,7 @@ impl Calls {
     pub(super) async fn answered(&mut self) -> (Call, CallEnd) {
         loop {
             while let Some((id, end)) = self.came.pop_front() {
-                if let Some(Limited { call, .. }) = self.unanswered.remove(id) {
+                if let Some(call) = self.unanswered.remove(id) {
                     self.disown_before(id, &call);
                     return (call, end);
                 }
@@ -194,15 +202,16 @@ impl Calls {
     fn disown_before(&mut self, id: u64, call: &Call) {
         let Call::Release { owner, .. } = call else { return };
         for earlier in self.unanswered.before(id) {
-            if let Call::Vote(vote) = &mut earlier.call {
+            if let Call::Vote(vote) = earlier {
                 vote.disowned |= vote.operation.owner() == Some(*owner);
             }
         }
     }
 
-    /// Whether there are answers to be read before anything is sent.
+    /// Whether there are answers to be read before anything is sent: what came of calls that have ended
+    /// meanwhile is none.
     pub(super) fn has_answers(&self) -> bool {
-        !self.came.is_empty()
+        self.came.iter().any(|(id, _)| self.unanswered.contains(*id))
     }
 
     /// When to see whether a call is overdue.
@@ -212,7 +221,7 @@ impl Calls {
 
     /// Whether a call has been unanswered for strangely long by now.
     pub(super) fn is_overdue(&mut self, now: Instant) -> bool {
-        self.overdue = earliest(self.unanswered.iter().map(|sent| sent.limits.strange_from));
+        self.overdue = earliest(self.unanswered.iter().map(Call::strange_from));
         self.overdue.is_some_and(|overdue| overdue <= now)
     }
 
@@ -223,13 +232,13 @@ impl Calls {
 
     /// Takes out the calls that have had their time by now.
     pub(super) fn end(&mut self, now: Instant) -> Vec<Call> {
-        let ended = self.unanswered.remove_if(|sent| sent.limits.until <= now);
-        self.ends = earliest(self.unanswered.iter().map(|sent| Some(sent.limits.until)));
-        ended.into_iter().map(|sent| sent.call).collect()
+        let ended = self.unanswered.remove_if(|call| call.until() <= now);
+        self.ends = earliest(self.unanswered.iter().map(|call| Some(call.until())));
+        ended
     }
 
     pub(super) fn is_probing(&self) -> bool {
-        self.unanswered.iter().any(|sent| matches!(sent.call, Call::Probe))
+        self.unanswered.iter().any(|call| matches!(call, Call::Probe { .. }))
     }
 
     /// Takes out all calls: their connection is gone, and no answer will come.
@@ -239,7 +248,7 @@ impl Calls {
         self.answers = FuturesUnordered::new();
         (self.overdue, self.ends) = (None, None);
         self.each_alone = false;
-        self.unanswered.take().map(|sent| sent.call)
+        self.unanswered.take()
     }
 }
 

@@ -103,13 +103,11 @@ async fn a_vote_is_disowned_by_its_release_that_is_answered_first() {
             permit: Permit::take(&Arc::default(), 1).unwrap(),
             disowned: false,
         };
-        let limits = Limits { until: Instant::now(), strange_from: None };
-        calls.send(Call::Vote(vote), operation, limits);
+        calls.send(Call::Vote(vote), operation);
     }
     calls.flush(&link, Some(&ballot()));
     let operation = Operation::Release { key: Key::new("k"), owner: own, calls: Called::Next };
-    let release = Call::Release { owner: own, sent_as: SendAs::Digest };
-    calls.send(release, operation, Limits { until: Instant::now(), strange_from: None });
+    calls.send(release(own, Instant::now()), operation);
     calls.flush(&link, Some(&ballot()));
     assert_eq!(*link.sent.lock().unwrap(), [2, 1]);
     let (answered, _) = calls.answered().await;
@@ -118,14 +116,18 @@ async fn a_vote_is_disowned_by_its_release_that_is_answered_first() {
     assert_eq!(disowned.collect::<Vec<_>>(), [true, false]);
 }
 
+fn release(owner: OwnerId, until: Instant) -> Call {
+    let limits = Limits { strange_from: until, until };
+    Call::Release { owner, sent_as: SendAs::Digest, limits }
+}
+
 /// Sends releases that end after so many milliseconds, and says of whom.
 fn send(calls: &mut Calls, link: &Told, ends_after: &[u64]) -> Vec<OwnerId> {
     let send_one = |ms: &u64| {
         let (key, owner) = (Key::new("k"), OwnerId::random());
         let operation = Operation::Release { key, owner, calls: Called::Next };
         let until = Instant::now() + Duration::from_millis(*ms);
-        let call = Call::Release { owner, sent_as: SendAs::Digest };
-        calls.send(call, operation, Limits { until, strange_from: None });
+        calls.send(release(owner, until), operation);
         owner
     };
     let owners = ends_after.iter().map(send_one).collect();
@@ -207,8 +209,8 @@ async fn of_what_was_answered_nothing_ends_and_nothing_is_overdue() {
     let at = |ms| start + Duration::from_millis(ms);
     for (ends, strange) in [(50, 10), (80, 20)] {
         let operation = Operation::Ping { nonce: calls.nonce() };
-        let limits = Limits { until: at(ends), strange_from: Some(at(strange)) };
-        calls.send(Call::Probe, operation, limits);
+        let limits = Limits { strange_from: at(strange), until: at(ends) };
+        calls.send(Call::Probe { limits }, operation);
     }
     let mut silent = link(None);
     silent.alone = None;
@@ -225,6 +227,21 @@ async fn of_what_was_answered_nothing_ends_and_nothing_is_overdue() {
     assert_eq!((calls.overdue_at(), calls.ends_at()), (None, None));
 }
 
+// What was put here meanwhile would wait for the next event, as nothing is sent while there is something to read.
+#[tokio::test(start_paused = true)]
+async fn an_answer_to_what_has_ended_is_not_one_to_be_read() {
+    let link = link(Some(Ok(vec![Ok(Answer::Done); 2])));
+    let mut calls = Calls::default();
+    let owners = send(&mut calls, &link, &[2_000, 50]);
+    assert_eq!(calls.end(Instant::now() + Duration::from_millis(50)).len(), 1);
+    let (answered, _) = calls.answered().await;
+    assert_eq!(owner(&answered), owners[0]);
+    assert!(!calls.has_answers());
+    let owners = send(&mut calls, &link, &[2_000; 2]);
+    assert_eq!(owner(&calls.answered().await.0), owners[0]);
+    assert!(calls.has_answers());
+}
+
 // It would be executed on the next connection, and nobody would know.
 #[tokio::test]
 async fn what_was_not_sent_on_a_connection_that_is_lost_is_not_sent_on_the_next() {
@@ -232,8 +249,7 @@ async fn what_was_not_sent_on_a_connection_that_is_lost_is_not_sent_on_the_next(
     let mut calls = Calls::default();
     let (key, owner) = (Key::new("k"), OwnerId::random());
     let operation = Operation::Acquire { key, owner, ttl_ms: 1 };
-    let call = Call::Release { owner, sent_as: SendAs::Digest };
-    calls.send(call, operation, Limits { until: Instant::now(), strange_from: None });
+    calls.send(release(owner, Instant::now()), operation);
     assert_eq!(calls.take().count(), 1);
     calls.flush(&link, Some(&ballot()));
     assert!(link.sent.lock().unwrap().is_empty());

@@ -5,7 +5,7 @@ use tokio::time::Instant;
 use super::{PATIENCE, PROBE, RECONNECT, Worker};
 use crate::{
     clock::due_after,
-    lane::{calls::Call, connection::Connection},
+    lane::connection::Connection,
     node::{Link, Node, NodeFailure},
 };
 
@@ -49,7 +49,7 @@ impl<N: Node> Worker<N> {
     pub(super) fn probe_again(&mut self) {
         if let Connection::Open { probe_again, .. } = &mut self.connection {
             *probe_again = Some(due_after(PROBE));
-            self.send(Call::Probe);
+            self.send_probe();
         }
     }
 
@@ -57,7 +57,7 @@ impl<N: Node> Worker<N> {
     /// when the probe is answered, or is overdue.
     pub(super) fn probe_quietly(&mut self) {
         if self.connection.why_not().is_none() && !self.calls.is_probing() {
-            self.send(Call::Probe);
+            self.send_probe();
         }
     }
 

@@ -221,6 +221,10 @@ impl<N: Node> Worker<N> {
     }
 
     async fn end(mut self) {
+        // The process may have stood still: what it has not read yet gets the same answers.
+        while let Ok(request) = self.queue.try_recv() {
+            self.requested(request);
+        }
         let undelivered = self.ledger.len();
         if undelivered > 0 {
             tracing::warn!(node = %self.node.name(), undelivered, "ended before the node answered");
@@ -288,36 +292,33 @@ impl<N: Node> Worker<N> {
     fn send_releases(&mut self) {
         while self.connection.why_not().is_none() && self.calls.len() < self.common.max_in_flight {
             let Some(owner) = self.ledger.next() else { break };
-            self.send(Call::Release { owner, sent_as: SendAs::Digest });
+            self.send_release(owner, SendAs::Digest);
         }
     }
 
-    fn send(&mut self, call: Call) {
-        if !matches!(self.connection, Connection::Open { .. }) {
-            return;
+    fn send_vote(&mut self, vote: Vote) {
+        let operation = vote.operation.clone();
+        self.send(Call::Vote(vote), operation);
+    }
+
+    fn send_release(&mut self, owner: OwnerId, sent_as: SendAs) {
+        let Some(release) = self.ledger.get(owner) else { return };
+        let limits = limits(release.timeout.max(self.common.silence));
+        let (key, calls) = (release.key.clone(), release.calls);
+        let operation = Operation::Release { key, owner, calls };
+        self.send(Call::Release { owner, sent_as, limits }, operation);
+    }
+
+    fn send_probe(&mut self) {
+        let limits = limits(self.common.silence);
+        let operation = Operation::Ping { nonce: self.calls.nonce() };
+        self.send(Call::Probe { limits }, operation);
+    }
+
+    fn send(&mut self, call: Call, operation: Operation) {
+        if matches!(self.connection, Connection::Open { .. }) {
+            self.calls.send(call, operation);
         }
-        // A release and a probe wait for as long as the connection is trusted: a late answer is one.
-        let patience = || due_after(PATIENCE);
-        let (operation, limits) = match &call {
-            Call::Vote(vote) => {
-                (vote.operation.clone(), Limits { until: vote.deadline, strange_from: None })
-            }
-            Call::Release { owner, .. } => {
-                let Some(release) = self.ledger.get(*owner) else { return };
-                let strange_from = Some(due_after(release.timeout.max(self.common.silence)));
-                let (key, owner, calls) = (release.key.clone(), release.owner, release.calls);
-                (
-                    Operation::Release { key, owner, calls },
-                    Limits { until: patience(), strange_from },
-                )
-            }
-            Call::Probe => {
-                let ping = Operation::Ping { nonce: self.calls.nonce() };
-                let strange_from = Some(due_after(self.common.silence));
-                (ping, Limits { until: patience(), strange_from })
-            }
-        };
-        self.calls.send(call, operation, limits);
     }
 
     // Answers.
@@ -331,15 +332,15 @@ impl<N: Node> Worker<N> {
         let timed_out = matches!(outcome, Err(NodeFailure::Timeout { .. }));
         match call {
             Call::Vote(vote) => self.vote_answered(vote, outcome),
-            Call::Release { owner, sent_as } => {
+            Call::Release { owner, sent_as, .. } => {
                 self.release_answered(owner, &sent_as, outcome);
                 if timed_out {
                     self.lose_link("no answer for too long");
                 }
             }
-            Call::Probe if timed_out => self.lose_link("no answer for too long"),
+            Call::Probe { .. } if timed_out => self.lose_link("no answer for too long"),
             // An answer in step: all that was sent before has been executed.
-            Call::Probe => self.back_from_silence(),
+            Call::Probe { .. } => self.back_from_silence(),
         }
         self.send_releases();
     }
@@ -350,7 +351,8 @@ impl<N: Node> Worker<N> {
             // It would run after its release.
             Call::Vote(vote) if self.is_released(&vote) => vote.answer(Err(NodeFailure::NoScript)),
             Call::Vote(vote) => self.vote(vote),
-            call @ (Call::Release { .. } | Call::Probe) => self.send(call),
+            Call::Release { owner, sent_as, .. } => self.send_release(owner, sent_as),
+            Call::Probe { .. } => self.send_probe(),
         }
     }
 
@@ -364,7 +366,7 @@ impl<N: Node> Worker<N> {
     fn release_answered(&mut self, owner: OwnerId, sent_as: &SendAs, outcome: Outcome) {
         match outcome {
             Err(NodeFailure::NoScript) if *sent_as == SendAs::Digest => {
-                self.send(Call::Release { owner, sent_as: SendAs::Text });
+                self.send_release(owner, SendAs::Text);
             }
             Err(failure @ (NodeFailure::Rejected { .. } | NodeFailure::NoScript))
                 if !failure.is_about_the_key() =>
@@ -393,7 +395,7 @@ impl<N: Node> Worker<N> {
             match call {
                 Call::Vote(vote) => vote.answer(Err(failure.clone())),
                 Call::Release { owner, .. } => self.ledger.unanswered(owner, failure.clone()),
-                Call::Probe => {}
+                Call::Probe { .. } => {}
             }
         }
     }
@@ -426,3 +428,11 @@ impl<N: Node> Worker<N> {
         }
     }
 }
+
+/// Those of what waits for as long as the connection is trusted: a late answer is one.
+fn limits(strange_after: Duration) -> Limits {
+    Limits { strange_from: due_after(strange_after), until: due_after(PATIENCE) }
+}
+
+#[cfg(test)]
+mod tests;

@@ -8,7 +8,7 @@ use super::{PATIENCE, Worker};
 use crate::{
     lane::{
         NodeState,
-        calls::{Call, Vote},
+        calls::Vote,
         candidacy::{Standing, Step},
         connection::Connection,
     },
@@ -31,13 +31,13 @@ impl<N: Node> Worker<N> {
             match self.candidacy.ballot() {
                 Some(ballot) => {
                     vote.sent_as = SendAs::Ballot(Arc::clone(ballot));
-                    self.send(Call::Vote(vote));
+                    self.send_vote(vote);
                 }
                 // The node is just being looked at.
                 None => self.held_back.push(vote),
             }
         } else {
-            self.send(Call::Vote(vote));
+            self.send_vote(vote);
         }
     }
 
@@ -63,7 +63,7 @@ impl<N: Node> Worker<N> {
             && !self.is_released(&vote)
         {
             vote.sent_as = SendAs::Text;
-            return self.send(Call::Vote(vote));
+            return self.send_vote(vote);
         }
         if let Err(NodeFailure::Timeout { after }) = &mut outcome {
             // What was asked for, not what was left of it at the last sending.
